@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c51a322a31500136
-#   text hash     c56a0b4b44aba9a3
+#   content hash  3868b1f2c110443a
+#   text hash     1f962d1327e08223
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

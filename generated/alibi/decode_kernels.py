@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e69729101c4c98f4
-#   text hash     bd0692fc2735ec3f
+#   content hash  b0009ced02099dce
+#   text hash     a4254b45dfde9e84
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

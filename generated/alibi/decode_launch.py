@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  40f97a6b5af9d5ec
-#   text hash     57906d80e3a13a91
+#   content hash  bf287753a0aff047
+#   text hash     5f048caa7713ca37
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

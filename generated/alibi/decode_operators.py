@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f41338b0e9211cb8
-#   text hash     2ecced669ef8cbed
+#   content hash  2e094b23beba53d7
+#   text hash     940101cccb59459e
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

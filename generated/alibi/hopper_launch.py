@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  05851bdca03467f6
-#   text hash     59656f2e9c894832
+#   content hash  169896cc88646e3d
+#   text hash     6c6d245976895a42
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1088c742ff54852b
-#   text hash     1d77f58bd0ae8f13
+#   content hash  22d6a7c26dfeba14
+#   text hash     fe77745bd943a25d
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

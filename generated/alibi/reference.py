@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fa5f0a630f805f9d
-#   text hash     0aa0e299546e108b
+#   content hash  7ac8170fd82e9fb7
+#   text hash     e18078e416497ac0
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

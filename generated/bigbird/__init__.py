@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  39a7e48ebe87e7db
-#   text hash     56767f4b72c1a728
+#   content hash  04509ca15791d8a3
+#   text hash     09bbb8396b7c4cf3
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

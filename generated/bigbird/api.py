@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  757eadaa51647ae5
-#   text hash     dbfcb9b35bf105ae
+#   content hash  850467f73d399623
+#   text hash     6914e66f5af25bbd
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  50747304150f95b0
-#   text hash     25aed3dcb8a517e4
+#   content hash  34b6a17dc4df4b3b
+#   text hash     d74f249fe46f60c6
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

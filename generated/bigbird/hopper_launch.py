@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4a216b4c16a8158e
-#   text hash     74d3101e84e25b76
+#   content hash  1e3d20467e88731e
+#   text hash     1941ad2d20738521
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  99a2ce0acc8f3a37
-#   text hash     dde1c03a0534da49
+#   content hash  aad6de78465f801f
+#   text hash     f95cfca266f8ac83
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

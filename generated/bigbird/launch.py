@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  31919a6b313774a2
-#   text hash     cfd7ad0355510a4a
+#   content hash  c668f0b6e930e4cd
+#   text hash     eb0874a7b566b2cf
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  82055aac81e48ecf
-#   text hash     37e7ce639f911eca
+#   content hash  b2d9d5eb5f1e613e
+#   text hash     af7a0d8edb0c37ad
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

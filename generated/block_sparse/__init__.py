@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e6b9b121d2041013
-#   text hash     7e9fe6e8c5b3bc50
+#   content hash  ee451562bc5aca8c
+#   text hash     b7c71f16ff7db93e
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

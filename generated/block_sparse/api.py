@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b711ef7705f3c7bc
-#   text hash     67bd4787ee550d12
+#   content hash  d497d9320b78e259
+#   text hash     39b3959532846a92
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  cdcbbcbc2dcbf85b
-#   text hash     018b7dbab420b3cc
+#   content hash  6e57806101bdd37f
+#   text hash     c8dc383d5bdd028b
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

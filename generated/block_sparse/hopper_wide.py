@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9d3934277d2de2b4
-#   text hash     5754ccd1f604e956
+#   content hash  3ad2c380ff2c3fe1
+#   text hash     b8ef4d4afd4d3473
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

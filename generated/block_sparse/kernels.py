@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d573fb46f6f4299f
-#   text hash     976ef21e113dc040
+#   content hash  2284a054646dde03
+#   text hash     f94fc20e1f64db48
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ad29972f016ce0b1
-#   text hash     dc14cd8703331338
+#   content hash  f1c207be9a0c5cbc
+#   text hash     29f5b1e5eff739bf
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  49e067eb1aed89b2
-#   text hash     038f77a498aaec9b
+#   content hash  66f5b9a1195af84d
+#   text hash     43009df264a152fd
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fe39514bf8ab9ccc
-#   text hash     6c129f692ff08e35
+#   content hash  ad5a31b292b1b4b6
+#   text hash     2451f8be589490ee
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

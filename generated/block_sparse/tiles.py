@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  cc656ff7f8262cf7
-#   text hash     49df5c9cc6825267
+#   content hash  0089417866d8f17b
+#   text hash     786e7f813eb17829
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  252283e72909e967
-#   text hash     ee2397e2f5a64e18
+#   content hash  71814b6120e70224
+#   text hash     870a0c2f2e723f90
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

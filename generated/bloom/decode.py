@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  badf03113a757c94
-#   text hash     a0c7b4a7f5fed427
+#   content hash  9119679a079e1aba
+#   text hash     b433ce5dc44b16f0
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ecbdf4031b4f1e82
-#   text hash     80c121510e4317c3
+#   content hash  23057a8ce2531759
+#   text hash     58e05ec7263eb272
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7273f8de8095cddb
-#   text hash     070c1859bbb0c40f
+#   content hash  3de4ae3258a9c4ad
+#   text hash     d401510c4a43e751
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bc62e6d3983e4c16
-#   text hash     96c72b7f03bd4a83
+#   content hash  edd2b790dabb64df
+#   text hash     80ceb4bbc6cab5a3
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8cc003e1e81b1f9c
-#   text hash     2c064f5454515c64
+#   content hash  7902a90feca46e69
+#   text hash     aba72be59b9b2b95
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ebabc096d79bb1c4
-#   text hash     1d17798323834a82
+#   content hash  344e4bbbebbc87e3
+#   text hash     38da5e75ec98f373
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

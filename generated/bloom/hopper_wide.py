@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f3bfd1c4cab060aa
-#   text hash     b6f705b3417c7925
+#   content hash  8b0a9609d74fbf7b
+#   text hash     a4e53538c62b04ae
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fa1351cbc288b2d8
-#   text hash     ec4997199f7657d9
+#   content hash  af543029c7db4b6e
+#   text hash     926cc8817d0aaa1a
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  800aa8c16251d0c7
-#   text hash     340c59e105bf370b
+#   content hash  ce0149a9fb977b89
+#   text hash     64168fec68f49cc6
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ae533490d6ce1036
-#   text hash     3d80f74ae632c53e
+#   content hash  143d7236d09a063c
+#   text hash     fcf23610fe5af6f0
 #   render with   attnforge render specs/bloom.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e1d810b02f9d6d55
-#   text hash     baa4f60fed1ace71
+#   content hash  0b0749f596e464ab
+#   text hash     a85a4ff0e43fd9cb
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

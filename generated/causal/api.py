@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2960b1f94986661a
-#   text hash     634825995ed9f168
+#   content hash  b988bfd3958620ae
+#   text hash     b7a57ffbe01db916
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

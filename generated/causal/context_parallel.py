@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9962bfcf17d6a677
-#   text hash     ed927511270bfb27
+#   content hash  127419e418a30080
+#   text hash     d64c31082d9e6396
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

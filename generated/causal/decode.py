@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  83d0aa4208970e37
-#   text hash     aa5780f575756b5a
+#   content hash  7d73f4178e2ad0f1
+#   text hash     b446eab2e6eed34c
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e8cce587d241930
-#   text hash     2a3e37844fe631c1
+#   content hash  3d1187cb92e84148
+#   text hash     e1f5a2c50ee05ee6
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b7c48cfce5463cf5
-#   text hash     76d95108d8313c7c
+#   content hash  2ceda6ab86b9d5ac
+#   text hash     faa1fd0b88fed463
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7c6c37f13172cfea
-#   text hash     a57543029e48e933
+#   content hash  01a27f83bf6835c7
+#   text hash     101de19cb7a4a4eb
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

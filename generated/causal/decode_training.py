@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5745adde2b84038e
-#   text hash     f53bff650256b578
+#   content hash  79ed283f21392475
+#   text hash     c9620e3cdfbf3742
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

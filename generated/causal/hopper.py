@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d90148339018d738
-#   text hash     25f9680a4ba7395c
+#   content hash  85204cc5683a153b
+#   text hash     fd3f37473e7943a9
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

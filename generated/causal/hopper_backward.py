@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cd334852c1f0544a
-#   text hash     46d3ef61722c46b2
+#   content hash  f856868eadd7a145
+#   text hash     5894e305651d4928
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

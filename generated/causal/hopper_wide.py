@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3c2840ced4bb4f99
-#   text hash     04de5587879f3b01
+#   content hash  89c9cd54fb0f7a94
+#   text hash     e75cd9a336413e70
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c2a28e61c8e0b9d4
-#   text hash     2a096eedb3f33c9f
+#   content hash  cdf4277b5c449b23
+#   text hash     b59f10e9df86ac17
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

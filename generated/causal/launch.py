@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7c551b69b0f7480a
-#   text hash     f39469ba85650729
+#   content hash  cdbdfa7f90df716f
+#   text hash     5c2a57ef796b5ec5
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  64770f62e6f56ee8
-#   text hash     c68cf380add661e1
+#   content hash  dbea889d83676573
+#   text hash     01139d9f6a002775
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

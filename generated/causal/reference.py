@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ab8125240d8f4f97
-#   text hash     e90758b2c10c059c
+#   content hash  78ee3e81185bf867
+#   text hash     f1b37b86ec1f9c52
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f67d2496ce34909b
-#   text hash     d3a6b264b1be1e00
+#   content hash  5a1ca48b4696a2fb
+#   text hash     e05abb6112c15c43
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

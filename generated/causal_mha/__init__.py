@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d0552cdb88a7b732
-#   text hash     00c2373b6f414358
+#   content hash  7bedd86e3f695dae
+#   text hash     80e7ec7fb49b8ab6
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

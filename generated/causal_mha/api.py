@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d11948297f6fd53d
-#   text hash     09b641293065c975
+#   content hash  a96cdb2b4221c1a4
+#   text hash     42ae15add35d4432
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

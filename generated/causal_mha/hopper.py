@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  545b7eea86ec2be7
-#   text hash     7353e94a37043a47
+#   content hash  dd52f1db42b59ae6
+#   text hash     4427c11cb2bd4846
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cd091ad59ea7d0d5
-#   text hash     0625988cc3ed090c
+#   content hash  f66c61399dd10d02
+#   text hash     282c403a305b60c4
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

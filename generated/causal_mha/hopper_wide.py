@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c358b0cb91ac3c47
-#   text hash     96d0b8deb7a763d8
+#   content hash  9b5f0614abe945ba
+#   text hash     de1e1977e3e20e58
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b22d933d2ee0dcda
-#   text hash     612d4839d6cd4722
+#   content hash  76b0741267eeead0
+#   text hash     7ae77c2c1e5be7de
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

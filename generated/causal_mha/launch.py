@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a4ee7392a9038e18
-#   text hash     bc4ae16cc010062e
+#   content hash  d898245c45f6c29b
+#   text hash     f3cae4658ab669b8
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a04e19f005544829
-#   text hash     3a3d3d69485a93fb
+#   content hash  c1f12970a40f7398
+#   text hash     1bfdad011fa5437c
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  25cd08c491aecd43
-#   text hash     392915a5a87947a8
+#   content hash  2ece79fa575981c7
+#   text hash     523540c94799a43a
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b6644efe5fa0ff37
-#   text hash     70d2cb1eb4e006e0
+#   content hash  d1fc5b58b9a57eee
+#   text hash     86fe76807ae19edb
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  92970999ddfa9a83
-#   text hash     3f73a79ce2048e0c
+#   content hash  17aff6effd9f93e1
+#   text hash     27144a38bf8c44b6
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  54031da6edfdb01e
-#   text hash     f5ada533e79cde4f
+#   content hash  9eb6d5e7c590fa36
+#   text hash     497625613f60096a
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0c6f7b7b1944f86a
-#   text hash     a3fc79c5b971c576
+#   content hash  a2bb3050583da9c8
+#   text hash     bb04c2166feea5f8
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1aca68696c4dfa6f
-#   text hash     334cbfca14b8862a
+#   content hash  fc99d8b249347283
+#   text hash     50e0861267377eeb
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

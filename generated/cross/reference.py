@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5fd87669a098dd13
-#   text hash     5a92b174675477e5
+#   content hash  228b2cef155b0462
+#   text hash     89bdbf43f16e5fba
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7af60b3a4f4e0e30
-#   text hash     5b8a43db61201d70
+#   content hash  3ca047a76bc58cf3
+#   text hash     2f05960bcdbfda6f
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

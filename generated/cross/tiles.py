@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  33f03d70ea5e5701
-#   text hash     d90ff8b8eb636485
+#   content hash  e6efe04e76ade528
+#   text hash     5def7382edca6d71
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

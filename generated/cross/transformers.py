@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4fe4ab066c00c0bc
-#   text hash     e5bb09927a804f53
+#   content hash  78a6202fcc65e193
+#   text hash     3dff7b4d7d87e91f
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8b1a855e5c8093aa
-#   text hash     16721ad9ce7d405b
+#   content hash  0c21b60b7e754faf
+#   text hash     88187bca22ec0e1d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0cd646460e2a2d77
-#   text hash     9cfc078838f76aa7
+#   content hash  127d49d7c6632409
+#   text hash     20ac12e183e5e935
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1007053382bc1b16
-#   text hash     60c8f0ea1e3e9431
+#   content hash  9f1616b0de8ad388
+#   text hash     db2d8792350ce346
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  eb119a2d403d707b
-#   text hash     ae5e1b9bb5c74da6
+#   content hash  aea6978c78bae297
+#   text hash     61e119d31b20cbd3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

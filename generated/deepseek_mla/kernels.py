@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9bee54b9d33078e9
-#   text hash     3796fe1c008f9a15
+#   content hash  cfa146ed870006b6
+#   text hash     b7178c27b3fc3bef
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

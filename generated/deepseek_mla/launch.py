@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  05b2a54fe5339de7
-#   text hash     412a1a03148b1586
+#   content hash  97631a45fc94c768
+#   text hash     8e5fd02da01e3b9a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

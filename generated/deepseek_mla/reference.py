@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  01a6e086da39c0c6
-#   text hash     b43313a55e6085fe
+#   content hash  a7a6bfc0ba811458
+#   text hash     c4db7c957cfa953b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8b142e5d2d8cf5f5
-#   text hash     02b3abe77ef5a869
+#   content hash  370058c1d770af1e
+#   text hash     a6519e47220c2bdd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c0b48a893b535574
-#   text hash     4f317f6116aa0131
+#   content hash  9c19fc4f2fcf8f43
+#   text hash     d02f73a311a24124
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  38456f16a1f97bee
-#   text hash     ea8fa68b73bf9280
+#   content hash  f56cb251312a1c68
+#   text hash     3abdf2db3d1c6d20
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

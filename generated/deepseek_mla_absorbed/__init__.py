@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9bc9b9406a49a201
-#   text hash     ff96ecffbff5e6a3
+#   content hash  a6e51ef945308c8d
+#   text hash     968bc1ce06a7fe2b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 

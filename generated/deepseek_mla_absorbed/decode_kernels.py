@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  169e6ee9367f5ec1
-#   text hash     d95a2fd4a30fda1d
+#   content hash  4080053c05ca3d88
+#   text hash     a53962ddf2a6b908
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  550f2b6757a998cf
-#   text hash     265ca15cfb1c6468
+#   content hash  fad07e68eea3a178
+#   text hash     6a2965e5cf7ce485
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a0cf7c5f9d5b6eff
-#   text hash     3371ca9916bfd601
+#   content hash  402fcfa6804a27b1
+#   text hash     af6d44e6861cb068
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the
 latent ones.

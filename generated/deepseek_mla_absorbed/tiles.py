@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0553759d15c0227e
-#   text hash     768852d13e245a90
+#   content hash  9d062eb5595eda96
+#   text hash     18748a48f527c1b6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  346a0e47c10f99be
-#   text hash     82ea336323810e0e
+#   content hash  c5ededc92e8ee73b
+#   text hash     069bd66ac940f503
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

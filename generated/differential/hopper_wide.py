@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8d2b50035b40ebca
-#   text hash     777b2a5e66e36d60
+#   content hash  2f84e4aaa4a21eee
+#   text hash     65b69e7ba2fc6f76
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

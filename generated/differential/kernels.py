@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d2e12fed4b638221
-#   text hash     94cd860a779bde58
+#   content hash  4bd472d185574493
+#   text hash     0537e5a07825f219
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

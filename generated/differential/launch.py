@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0ec591d839adfb89
-#   text hash     87e202473f68168b
+#   content hash  07a470fea4ff5b3d
+#   text hash     f9418366e6bd3393
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1040f84c976a9211
-#   text hash     4c52dc24ae19bf54
+#   content hash  11e98d833e6b5ed6
+#   text hash     f163bdd3bf5df26d
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0f960d45daa2cda4
-#   text hash     3e334e14e3ca86c9
+#   content hash  cd9f7ae792fc8cae
+#   text hash     babb729960f233dc
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  db1377856bc53569
-#   text hash     6354eb7ca25297fa
+#   content hash  a08d4b351ae2ab1a
+#   text hash     e46a5931ddb40727
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  26488d93a1676b3a
-#   text hash     aba8092b1bb8d698
+#   content hash  77c9d0fe83ea5ecf
+#   text hash     5894bc1583ef10d7
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  002ef6df8a5f8f53
-#   text hash     ca4b5f3b10a42707
+#   content hash  0231a0513d25c43e
+#   text hash     0c037a20f516494a
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

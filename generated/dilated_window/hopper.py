@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e36ce69d5b1259e3
-#   text hash     18f7005ff088dcf5
+#   content hash  6767681f5afdc3db
+#   text hash     ab071c93d791b432
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e715315d728fe1a2
-#   text hash     f04ac4610b34bac0
+#   content hash  8c15e379a3f93a2c
+#   text hash     e5c8ca55563a19ff
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

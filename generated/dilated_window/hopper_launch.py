@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  15826b2840ae409f
-#   text hash     7624bf92d0dbb9dd
+#   content hash  0bd58a335d85c6a2
+#   text hash     69f0520b64922db1
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

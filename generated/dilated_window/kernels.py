@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  40758af88fbdce67
-#   text hash     0cbbe4c2402a51e2
+#   content hash  3f8f217e1bdb91a2
+#   text hash     3afdaf4bc595795a
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ff181385f8028884
-#   text hash     58a958ea7b3573df
+#   content hash  17175a4aff671f55
+#   text hash     b538ee62bd9d768e
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

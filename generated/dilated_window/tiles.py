@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a8f85ea5bf15d892
-#   text hash     f3f1d192f75aa218
+#   content hash  05c7d29a01ba9e0f
+#   text hash     b906342a55504739
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a8b14aa86b6c8b41
-#   text hash     6b30e82ba19e8986
+#   content hash  3328327163aa8430
+#   text hash     e3fa38107d8fca79
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries, with the accumulators in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d013c1617b39b444
-#   text hash     0734379ee8048485
+#   content hash  5db83570e78bf41a
+#   text hash     9a6fbf54ff4d3052
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1020a0355bdf7c72
-#   text hash     72422c70cd871bef
+#   content hash  0efbb1deea68472b
+#   text hash     3682483d91731db4
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  49823d321aa4c6e1
-#   text hash     12763a2893a7582d
+#   content hash  9dbdc250ccbadf36
+#   text hash     0055c0549d0dfb6f
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  71b2cc55c14ed209
-#   text hash     842c52c6a00207d8
+#   content hash  97471522b5dfa1dc
+#   text hash     381f347e2f4fece7
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e6c87bc2c0d82ed5
-#   text hash     2df13ef2f281c977
+#   content hash  64e115df67c024e3
+#   text hash     10fc5b696262c5c3
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1902f378f2a0c23e
-#   text hash     b3d0a4a85d341c54
+#   content hash  e1b6a79cbb4102ad
+#   text hash     c2c96763220fe790
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  262b5170e9a69a47
-#   text hash     16ad4f302cdc28ea
+#   content hash  fd98648a43738347
+#   text hash     eb405c94ea0f4820
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4ea11dba4eadf66c
-#   text hash     49bd2c32ec32709b
+#   content hash  85e43ea5dafbe2c0
+#   text hash     6face5e2fd2fa7d7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

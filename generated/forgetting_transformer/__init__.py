@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  df0785075c1314d2
-#   text hash     3c2afdfc7b286cff
+#   content hash  7843b9f4e7dfb9b4
+#   text hash     e88506f70f43c07c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

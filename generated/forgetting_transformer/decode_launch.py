@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  40a3431bb450a161
-#   text hash     0f374a354961de50
+#   content hash  f915dc3125bc2b36
+#   text hash     eef8c2aa0558ea15
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  37729fed3ff427e8
-#   text hash     64141fb1197b6fca
+#   content hash  0c99fcebe4d155a8
+#   text hash     0c10eccca2bec0e0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

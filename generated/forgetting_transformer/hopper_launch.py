@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  01430f197bf40ad2
-#   text hash     018f772af56d2c79
+#   content hash  39e9166ad78ea78b
+#   text hash     10188984f1812284
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

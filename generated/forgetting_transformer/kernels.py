@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c314f63879197f62
-#   text hash     dd4ed8944b85d2e4
+#   content hash  9ee85d733879c697
+#   text hash     b1e17029effabe5c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7a9c22a9e5876aaa
-#   text hash     f05903b570fc39b2
+#   content hash  c9b70fc530ec594e
+#   text hash     e26d983248efe215
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  391f274033a7f5f9
-#   text hash     95c87dd0f8267d3d
+#   content hash  e831131c784c6803
+#   text hash     ca2cba23b91c607c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  86d316c0ce14f450
-#   text hash     f26774c746cd3ae7
+#   content hash  cb6ff4e728bd961d
+#   text hash     6b40b7244cfb0c91
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  92ddc60c8ec336d8
-#   text hash     50f136f761ef5563
+#   content hash  2b37df3d28748e82
+#   text hash     222bec06da3b0edf
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c1526c3718f7b700
-#   text hash     0b2439d1d5bf7242
+#   content hash  446f72220c0171b6
+#   text hash     f685bfbc33654f8a
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cb621f6b8ea28ee8
-#   text hash     d5b19ed7420134d4
+#   content hash  51fab8c11462dcf4
+#   text hash     6f63ec79f3783d80
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b76e1e3894b2bf4c
-#   text hash     f5dd832e1d4f4099
+#   content hash  3c45a910ee2c1ba5
+#   text hash     fed07f52887dfcf9
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

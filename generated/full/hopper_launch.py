@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bec81f2a2ddfac99
-#   text hash     180eb53fb2d16795
+#   content hash  db4e8f717543f5f3
+#   text hash     c186b06e979714c4
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  95b55ccbdd428046
-#   text hash     caf46a3f735c12f7
+#   content hash  d27fc636d2c20321
+#   text hash     5c9d06aff0c29815
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

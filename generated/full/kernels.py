@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  41414957d030763c
-#   text hash     48870ba85bfcbdb3
+#   content hash  3a1c05147e4fbef2
+#   text hash     d652ab1347b6da91
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

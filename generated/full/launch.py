@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b32d3720d488aff9
-#   text hash     70888c5c27aecb22
+#   content hash  8d625aa60adb0bb0
+#   text hash     b1718dc46089661d
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8dad5d66157bfb75
-#   text hash     d3620cc332d30d06
+#   content hash  13663e680808f7ec
+#   text hash     99d2e15f679388c2
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

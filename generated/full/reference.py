@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7d973fff993a345e
-#   text hash     70664eb1da2a5004
+#   content hash  95cbde149745e60b
+#   text hash     382119ec901110f1
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

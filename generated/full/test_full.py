@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ed43060f0fad5a03
-#   text hash     7d28b6cf897ef6fe
+#   content hash  2f4534a247c3f0e1
+#   text hash     4f339b49be0da59e
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  54ef5230f1682435
-#   text hash     8a7352db6f754668
+#   content hash  251aece48d2da80f
+#   text hash     3e58ccfd90a38f76
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4d54d28400a562ca
-#   text hash     58e745d9861518cb
+#   content hash  ba1d6f3ebddccd46
+#   text hash     caac3ce8e80fc06d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0071fda2babdc6a9
-#   text hash     0b8ac8af6bada994
+#   content hash  e34470a616aa59d3
+#   text hash     ad32ab3511fa4296
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

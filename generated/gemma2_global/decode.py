@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cb43bf3748d5b9cf
-#   text hash     0e4c935095561057
+#   content hash  2be4a16acddb3838
+#   text hash     cfe898286858d00e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  06de450eabcdce57
-#   text hash     8582f6b5c06effb1
+#   content hash  753b0e2e4aa54f8c
+#   text hash     2a1264636b65d2b6
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  00c9415407bd57cf
-#   text hash     cc3efe1cf4fc35f3
+#   content hash  9dcf8adecfbf8582
+#   text hash     08f163bb894bffb4
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5e412b0d31389273
-#   text hash     b4825daf1f8b074a
+#   content hash  4ee95f042e2c5177
+#   text hash     a3291204108ec1ca
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7662aee62f3d823e
-#   text hash     9db5bee051298f69
+#   content hash  0aab3b6d7c638057
+#   text hash     c85b8c77c37cc80b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3fe6f6b966dfdf3b
-#   text hash     8ea30dc573f9c3b5
+#   content hash  a900390377f633dd
+#   text hash     ea71a2a098f88787
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

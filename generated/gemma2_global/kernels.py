@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c82b6a14d465563b
-#   text hash     aec9ebb8c1139a63
+#   content hash  fa65ec08dd2636f7
+#   text hash     ee016baec52dc914
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  30848ff6f97e8ed6
-#   text hash     37e9a10d74490478
+#   content hash  43f9276f4ad32e74
+#   text hash     266d61a2b6d4fe41
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

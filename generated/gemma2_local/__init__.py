@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a89e311e28888e41
-#   text hash     554c1074e4dd3db3
+#   content hash  c74673dcb1ab58a4
+#   text hash     18f2d69ce5a03b23
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9c9b6111d08ac3e2
-#   text hash     ad7d5094b2472076
+#   content hash  348b5a68da84edb0
+#   text hash     25d467c8f7d44711
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a6888d06c03df9f8
-#   text hash     618ec3288b5b4d69
+#   content hash  c9707361186e129b
+#   text hash     76418d20666296a2
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  373859501ec38b01
-#   text hash     993e6fa5b95874f4
+#   content hash  67e61a9c3044b0db
+#   text hash     7710a4ed9d8bc01f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

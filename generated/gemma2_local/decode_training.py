@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c36c3aff69ef441d
-#   text hash     3eaaecaa989b1ff2
+#   content hash  91c033c20ff9753b
+#   text hash     1fbfc19b6dd9280b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8c3c96498a812325
-#   text hash     658d4731ef7a8510
+#   content hash  a962fd525c0a3929
+#   text hash     9a822be86ec3a8e2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

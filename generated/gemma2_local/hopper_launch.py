@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fe46dc1d28dc60e4
-#   text hash     5940a90545ce4fe2
+#   content hash  b1cf93dac2d9e7d0
+#   text hash     50159d02eda16562
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e1bde5c69ecec679
-#   text hash     e1126411bb185367
+#   content hash  2c48f5be5f2203ee
+#   text hash     7f3a70db814fd461
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b1d06901ef3993bc
-#   text hash     1289e60e3c788a6a
+#   content hash  e14992a033bed24a
+#   text hash     530f7c161c95bc66
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

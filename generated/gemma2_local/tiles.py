@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  52fd55ea71640bfe
-#   text hash     df07c74eab8263d9
+#   content hash  05707007dcd6a2c4
+#   text hash     edb2869caa6c8d85
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7de752c699cb3425
-#   text hash     f3c17b400b9d2fe1
+#   content hash  51efd6378344ef74
+#   text hash     b5749c8247a2016e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  362e8232d5fec013
-#   text hash     7250424d3ef5b532
+#   content hash  d579d2f8fd1d72ff
+#   text hash     ef2be002bd963f45
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  06feeb10d5c3c00b
-#   text hash     9a1822fcd899353c
+#   content hash  dcabe59baca9c856
+#   text hash     1870424715070814
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  763162a8395dff81
-#   text hash     624515acea3f78f5
+#   content hash  214fe9df24aebc9f
+#   text hash     65d8ad2a6c6c936b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

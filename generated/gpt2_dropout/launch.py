@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6dce53b67ad112a7
-#   text hash     8070ea1ef68a5543
+#   content hash  383b7f45e9bc6c2e
+#   text hash     352dd08a412ea11c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  571c8c572c73f2e7
-#   text hash     19731a306301e5b8
+#   content hash  ce851d8fe32edc21
+#   text hash     f0ea259fbb935e41
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9dd3218fa1d2d10e
-#   text hash     9141f4cf84665dc5
+#   content hash  a18fe3f6a08b78fd
+#   text hash     f75bfba2eff86182
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

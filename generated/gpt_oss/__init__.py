@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8b67967923ccc87a
-#   text hash     09da2e1cc1da0470
+#   content hash  e836dcac490e9fd5
+#   text hash     885e52473994361a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

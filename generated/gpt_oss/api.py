@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e44f5531eb7e3a7c
-#   text hash     d28857612a6d3b10
+#   content hash  da31aa22c4a4c367
+#   text hash     5b107e6649d393a4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1917ae0bd54af6de
-#   text hash     8b2fd1c51605d1e7
+#   content hash  af43ab151f54d9f0
+#   text hash     fb92769504d8bb71
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

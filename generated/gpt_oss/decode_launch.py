@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  93fad038ac9fb1b8
-#   text hash     7311775f79ed0080
+#   content hash  69cae0b4956f73be
+#   text hash     7fd2191e4a4ab134
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

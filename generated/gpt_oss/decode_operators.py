@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3c09657a8a9601a3
-#   text hash     39ef350d7b179354
+#   content hash  9825e341281fa44c
+#   text hash     ff648ad5ce51fb4d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2512c46fa0a90f08
-#   text hash     927ddaa613c1a203
+#   content hash  286b072446bf2a4e
+#   text hash     55835610d131420a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

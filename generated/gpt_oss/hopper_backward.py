@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d22a27f0a7750065
-#   text hash     54344387df0b2546
+#   content hash  bc3adc8807f73ba4
+#   text hash     cee1fac56025d44f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

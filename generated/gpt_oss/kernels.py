@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1a01928d5010ac8d
-#   text hash     33c16a614be1cdf1
+#   content hash  247ef54cb5e49ce6
+#   text hash     fda6f84bf2ca8c55
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

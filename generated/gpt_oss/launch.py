@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c26be50809d025cd
-#   text hash     bf9b2352989df197
+#   content hash  11994f6fb2187ca9
+#   text hash     7b03f30d079c5804
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1c6626cd4c957c35
-#   text hash     c8c80f3b1b4f3cd9
+#   content hash  81477516ceff2cea
+#   text hash     7ab1f40a4099cd9d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c51bf54ff1c7e01c
-#   text hash     b378f07951ff6fe6
+#   content hash  acbd0ac24416e10f
+#   text hash     fd0364f96aa0e8ad
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8898242d80543306
-#   text hash     e44cf6a3c8920309
+#   content hash  709439ec0b872a55
+#   text hash     9dab5dadb532b378
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

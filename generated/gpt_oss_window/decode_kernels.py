@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  37b5bbfa664b349f
-#   text hash     28b68ba70daee5fb
+#   content hash  8cc7fa3dec3e80fd
+#   text hash     d845732fcba16148
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

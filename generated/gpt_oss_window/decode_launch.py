@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f0b3343c453b1053
-#   text hash     1ebfbfe666e903fd
+#   content hash  c6acbd09d0ab4add
+#   text hash     620c63d07290e16c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

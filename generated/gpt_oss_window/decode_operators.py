@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  71bc4a8acd4367ab
-#   text hash     b2c5520716bb9af8
+#   content hash  38593fbd8b7b126d
+#   text hash     9ccbe8ccb80c3c6b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5586950b3e4a3d69
-#   text hash     b97fefd2ed7596fe
+#   content hash  d12b11686f737dda
+#   text hash     e99472c8b4904c0c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

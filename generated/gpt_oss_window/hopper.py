@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  750544e661c49bc8
-#   text hash     4d1a3bbf96bb63b8
+#   content hash  89b4fffd3a56f061
+#   text hash     fdebb22b226f5929
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  19cd6f2d395ddaab
-#   text hash     439ff8ececf3a6d7
+#   content hash  97c5d5f17c3c4439
+#   text hash     36beda09784e913a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

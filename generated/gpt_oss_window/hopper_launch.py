@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f9a202f91aa3ea1a
-#   text hash     ce8aed52d8d1a4f8
+#   content hash  2f4702062e765623
+#   text hash     ab9d6bbd24785756
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  22d56e1f8cb3ddfd
-#   text hash     bad9e8193c2def3e
+#   content hash  515c29f6e8bcf79f
+#   text hash     104746847b320309
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

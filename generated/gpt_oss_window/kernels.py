@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d0bdccd41c432a16
-#   text hash     82ce0d155a93ada8
+#   content hash  89a13c913a00088f
+#   text hash     021906336b6c1f7d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  609359a178bc408a
-#   text hash     34b173388a630c8b
+#   content hash  1e6d8ceb12d8845e
+#   text hash     cf0ba09111366d5a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

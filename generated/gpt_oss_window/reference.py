@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fe34167f17fd96c3
-#   text hash     4a04c22b87c47882
+#   content hash  75499794833ab1a0
+#   text hash     ce6231c7a178b20e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  763bfc605d98477a
-#   text hash     e6bc569d27f3cf01
+#   content hash  a2b853a853c9fc2c
+#   text hash     4b3a3022174fe03a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c4b608e0eeae262d
-#   text hash     a6730ce2634b6697
+#   content hash  284e8bb6dd52da61
+#   text hash     afd901772ae960cc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

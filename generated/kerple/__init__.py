@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  88a351d66107d0e3
-#   text hash     82424f9efa590c65
+#   content hash  93497ca08dcd23b5
+#   text hash     d95edbe4cd40b12a
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  444291998145d203
-#   text hash     b32dc0b5240d3952
+#   content hash  88ec7cfa2dfe1f71
+#   text hash     1de67b83eff41d36
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

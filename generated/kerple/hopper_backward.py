@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  388053a2ed825e6a
-#   text hash     4c669a2aee405935
+#   content hash  62a18279b5f56a32
+#   text hash     f41e9f6c172b021a
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

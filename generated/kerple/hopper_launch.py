@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0df44a1ef8564f33
-#   text hash     dfecbb493f101c57
+#   content hash  9b8e70d62b5a036f
+#   text hash     b39f5dded67520b9
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e8b0ae58aeb95387
-#   text hash     f1335e92a64da489
+#   content hash  1cd9615e39d64693
+#   text hash     93a6bf08740a677d
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

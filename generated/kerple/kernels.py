@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f9b8152f4e517d0c
-#   text hash     34ecae7904a3258a
+#   content hash  c546b363a86c7955
+#   text hash     6342083116a367f4
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

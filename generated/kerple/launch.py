@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5e80da0e92e83b1f
-#   text hash     06b0e7f4380b8ac8
+#   content hash  58995707bf78b3ec
+#   text hash     a09015cbc1ec9eb1
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

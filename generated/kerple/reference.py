@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8f8f6b96484214fb
-#   text hash     0a7d28d1e4578907
+#   content hash  96f7b4d18587b2a9
+#   text hash     37a1d60b9fc1ba5a
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b1cc1a53a5526c14
-#   text hash     2139dc8f57bed40d
+#   content hash  3dabcfcd02da4cd5
+#   text hash     c982b208651e760a
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

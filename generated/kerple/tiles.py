@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  21eefb347104ac8e
-#   text hash     5e8ab94dc10101ac
+#   content hash  39c4b97e6693db7b
+#   text hash     352f9bca0409a7cd
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c7152e01e5a49eaa
-#   text hash     ee80a8bced59a99a
+#   content hash  8de9aa08b4c0f8db
+#   text hash     0352d74d6213e358
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

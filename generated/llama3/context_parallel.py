@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9fba784323c48e30
-#   text hash     030279fbae172c05
+#   content hash  aa4c817671562ed3
+#   text hash     e4a96cc601f8c42a
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

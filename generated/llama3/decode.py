@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0e4b4bc5fd1f9bc0
-#   text hash     64fcbd10cea77765
+#   content hash  ed24da6d53c96225
+#   text hash     61606df453996571
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

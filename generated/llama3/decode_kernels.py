@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bfc1aefe6c992a55
-#   text hash     a10e48fb3c3a03b1
+#   content hash  3131dc54381e029b
+#   text hash     48ab228934956f17
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2179d0fd5f1a2c89
-#   text hash     ec0791c88e4efe4a
+#   content hash  dea86a94ccc5fdd8
+#   text hash     fac3e78fd32a48b8
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  755f278c91a9b60b
-#   text hash     a70e04ca713dcee8
+#   content hash  4153f4a9ac24c46f
+#   text hash     d722d860cdb85c2f
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ebc5ec1c075059a1
-#   text hash     21e1d24ac4dfca87
+#   content hash  a4a12ea30f2ac15f
+#   text hash     4f2a0a5c066e90d2
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

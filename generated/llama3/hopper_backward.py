@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  55b42c1082a0ed92
-#   text hash     2586228cf952cfe9
+#   content hash  172fa62fc7a06f26
+#   text hash     f3e68ef654534539
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

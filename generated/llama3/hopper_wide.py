@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9e943ea0d879196b
-#   text hash     62b54bec4c30a6f1
+#   content hash  c2cd5032f5de8901
+#   text hash     64f749ead04016c7
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f339e4973ed7f0a1
-#   text hash     630452369551be93
+#   content hash  da134775bb41116e
+#   text hash     866fb44ef6bb143c
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

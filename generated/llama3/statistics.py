@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a938f71e902818e5
-#   text hash     63c71841f6024762
+#   content hash  0a2cc6ee1634c1ab
+#   text hash     62ae8bbfddb222c2
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c228c083166595e1
-#   text hash     46ac4b4a96996547
+#   content hash  5cd206b6c0a28e93
+#   text hash     3ab3a50a99291ecc
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

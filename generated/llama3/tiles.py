@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6468cf60037cb584
-#   text hash     c9f145beceb902b0
+#   content hash  d980919aa58f814c
+#   text hash     a8bb36063eacabc0
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  984ec742ded4269d
-#   text hash     131d1a98983b1000
+#   content hash  aed35ac2d888a2b3
+#   text hash     f670b27425803c5e
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c06dde3812b04eee
-#   text hash     ce389873ce82d4ea
+#   content hash  48b81219b7ab22ea
+#   text hash     32473227bdd41c4b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  918b21163f4046e9
-#   text hash     946c01c9d0f1ab70
+#   content hash  bf64358542540d12
+#   text hash     a7efaa485373cf56
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4c4db0b69519aa81
-#   text hash     bd12b34fd4f2b5d6
+#   content hash  b4a387dbd4f82144
+#   text hash     1c647b8eb380c22c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  42ae609586221d35
-#   text hash     3a0f9bc31a9bbeae
+#   content hash  045ebdd84f08d585
+#   text hash     759c06c8473c51dc
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  79e09f788b962ac3
-#   text hash     788f219dd80aa927
+#   content hash  8d87f302ee37ddb0
+#   text hash     69319a2bd1ec7ce2
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

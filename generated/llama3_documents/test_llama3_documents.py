@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ab4d836de833cb26
-#   text hash     3f9f7fca63ee7bee
+#   content hash  a8302ddc21b5df8f
+#   text hash     27a3097d848ff5cf
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dd4feac6ca036d50
-#   text hash     0a2609c7d7a42ff7
+#   content hash  11418fdc0c9f7dd7
+#   text hash     90eb86f43b8db4e7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a1c82a8605c8147b
-#   text hash     cf9655d43bf88cbd
+#   content hash  df30cf243ee8034c
+#   text hash     9d1c16258e67124d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

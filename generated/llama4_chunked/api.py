@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b196ec90360ee87f
-#   text hash     edcc4a96bd5b45ca
+#   content hash  09e8cbb50e03d5b0
+#   text hash     62d567650fc1b3bd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

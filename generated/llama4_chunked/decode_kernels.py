@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  26c0cb985d2d32c8
-#   text hash     e04e2f92b5b57f54
+#   content hash  a7dc925c6c97684f
+#   text hash     8711f44a3b4a8501
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b1f576c2cf7d6ec3
-#   text hash     9112f7541625ed74
+#   content hash  c783d57a697ea1aa
+#   text hash     b6d2cd1f1dbc960f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  59b192606b3fef51
-#   text hash     724bf67fff5b9b6a
+#   content hash  0a6463206f7317c0
+#   text hash     67f9d8ab7cb9ceaa
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3b170eb731bed228
-#   text hash     abf9d1fde10322a7
+#   content hash  919bcd0f0e0662a6
+#   text hash     9c19630f04fcb4cf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

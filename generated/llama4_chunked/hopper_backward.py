@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  38e8db99484ef17f
-#   text hash     aeeb71fdfd81fecb
+#   content hash  26d74a0a34b2a592
+#   text hash     6c4d2227a486b931
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

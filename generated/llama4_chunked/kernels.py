@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  92137343d300f831
-#   text hash     e6f039a72b13cb43
+#   content hash  4b4a291da9bc2e12
+#   text hash     5ef176c474516404
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

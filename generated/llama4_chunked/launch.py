@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d5d5f2f15cc2c332
-#   text hash     6c84f0dc973a61b1
+#   content hash  0de29da17f3380ec
+#   text hash     9e12f53c88dc8c73
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cc32cb6444e1146b
-#   text hash     3e95eba527fa42e0
+#   content hash  149cd1df0e9c7ed5
+#   text hash     ee96f5b904c574bd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  65c7a65fe87910c7
-#   text hash     1e44be5b8ae45a45
+#   content hash  fa2cc2f1a7a3d7d6
+#   text hash     3601091f9c9feced
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

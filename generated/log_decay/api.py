@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6a31f2172b97fc29
-#   text hash     962450cec05fe6d4
+#   content hash  9c41f5da614db909
+#   text hash     d9ee5b161672b0eb
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  40608fadc970359c
-#   text hash     65c3a945dc66a66e
+#   content hash  057f77b2692e22df
+#   text hash     50e127d819eac217
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4108e430fa1fff5e
-#   text hash     2a460c3138a03077
+#   content hash  05a1a9e4c327da2d
+#   text hash     27bd824be7e882ff
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  75429ccb785c1057
-#   text hash     0303f50d0e727a56
+#   content hash  27118d7ca50eabaf
+#   text hash     f9c2018efcf5696d
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b8671dac4b58a605
-#   text hash     32ea9589bbb3522b
+#   content hash  47d8fa8b70b416a3
+#   text hash     2cefbd31a25abc52
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

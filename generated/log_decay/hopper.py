@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9e2a1f6c6b073d76
-#   text hash     e98174538412a087
+#   content hash  ff14604445faf098
+#   text hash     ef479239f619fbf3
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

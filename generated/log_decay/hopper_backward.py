@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2992f8ca598bee02
-#   text hash     40bfb27a8c1d99d4
+#   content hash  44e837e25cacdbbe
+#   text hash     5e1dea898531ad7e
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

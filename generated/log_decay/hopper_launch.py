@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  36ec42fbf28ab335
-#   text hash     c06527c5ae19dbb8
+#   content hash  8996b4c9cd88b6ab
+#   text hash     9873badfb1435de7
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  af73bc0e16e0b478
-#   text hash     0428d1ad2fbbea6d
+#   content hash  f4131dbb9707be29
+#   text hash     786db2038f202ed1
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

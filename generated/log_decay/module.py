@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  893ac9b3af7484af
-#   text hash     1f576f6b2a25ff87
+#   content hash  1952af6bff9392e2
+#   text hash     0e454d35fc206f59
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7ebfc15fb4b4c8ec
-#   text hash     75e023ebaa6d76ef
+#   content hash  c44892599370d09a
+#   text hash     01f7437317320928
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  12e26f51b3576bf9
-#   text hash     1b6aed770684e5ff
+#   content hash  254056e30afc8dc8
+#   text hash     ddb52047ccc1fb63
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fddefce59c7c581c
-#   text hash     099d900c550a018b
+#   content hash  9efe7c85becf61df
+#   text hash     5524d28bd8a212f5
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  09fbf81d075e2654
-#   text hash     e503119484bb15ef
+#   content hash  a59c1e80b31902cb
+#   text hash     b45f04b8f6bf7864
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  20e8473c4058a020
-#   text hash     d3f96154774463a3
+#   content hash  c4cc714680adbcca
+#   text hash     e30f755564ab5cfb
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f2d9a644db02b999
-#   text hash     3133cc3c0e5ec6b7
+#   content hash  af884f65fa9d5dd9
+#   text hash     899c2f54baf3f7be
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

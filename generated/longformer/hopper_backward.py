@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6e63860c34ae0ea6
-#   text hash     bac9d02df9e439a3
+#   content hash  0f5a891ad93e4ef1
+#   text hash     2cc722793f49b604
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6275af7b4eac6f4e
-#   text hash     cd0caf43f1fb3055
+#   content hash  52baa825ca19c947
+#   text hash     aa3fe10f24d5b5f7
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

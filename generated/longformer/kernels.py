@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c8ad22646035f880
-#   text hash     130e7a3ed53ea0d3
+#   content hash  f6f432aea8374651
+#   text hash     0dd5ee2d9677fee1
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

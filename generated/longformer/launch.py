@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c405c22050d1ba08
-#   text hash     9431819c5fe47241
+#   content hash  e43b6de83a4dbec5
+#   text hash     a75f8ff85dac4877
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d4c4c1cba9109ec3
-#   text hash     71fa0283ff3fb7c7
+#   content hash  f1ea4bd52b205d73
+#   text hash     b6f612495779129e
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

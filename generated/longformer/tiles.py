@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d5e129d52d563e7e
-#   text hash     62bd26b1b847c778
+#   content hash  27c598f18bcc6d7e
+#   text hash     73fa34d2bc52551f
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b391f390eaf303e2
-#   text hash     86c2fa141ec02176
+#   content hash  b9e4c72081cb99f6
+#   text hash     3605c4930ba0596c
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

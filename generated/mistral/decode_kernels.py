@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b213b95cbaaadabb
-#   text hash     33cba95d8d2a074f
+#   content hash  50c97f73bd996df2
+#   text hash     a9291d904e4abb40
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

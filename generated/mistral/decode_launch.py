@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5f75a0dd1dae1f68
-#   text hash     9645ed2989f9e085
+#   content hash  20be740fe8b6b4fe
+#   text hash     a4435352c01d54aa
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

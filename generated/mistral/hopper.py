@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ac2a5123cae501eb
-#   text hash     0cbe611d5f2759bc
+#   content hash  10e24120308b9cf2
+#   text hash     593674b8ab56c3ab
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

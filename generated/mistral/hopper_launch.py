@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  278bfd37bc368a40
-#   text hash     b1a3f65914f7c915
+#   content hash  d4bb0056620a1a85
+#   text hash     15bd2522e80137f6
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

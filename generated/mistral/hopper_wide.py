@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4d32aa0ef95a9ad8
-#   text hash     fa87c2b1c6872d43
+#   content hash  a6edb9d7f4a0088d
+#   text hash     6f88a71687caee90
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

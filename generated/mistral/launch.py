@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0e8f0dd067d360e7
-#   text hash     1c774131d1eddeb4
+#   content hash  c9e773c005718644
+#   text hash     b1ee277ed439ee92
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

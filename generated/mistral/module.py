@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9419f09828c76666
-#   text hash     65bd1c0237e93e33
+#   content hash  81e20dc4ea4a4d65
+#   text hash     fce96d177c179ddd
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

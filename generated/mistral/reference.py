@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ec4c88b1b6a7d774
-#   text hash     2164d2892b835140
+#   content hash  b9f6e0543fd88f07
+#   text hash     215cc011f6f65783
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  03270853b887d933
-#   text hash     81b37969d68a5f54
+#   content hash  c2e721b06c2bc023
+#   text hash     920479c0b9089fd6
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

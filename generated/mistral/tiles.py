@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5962350d1a692a57
-#   text hash     6112f9ba044fb75c
+#   content hash  c81324ab45326f8b
+#   text hash     dd1671d1a9b81a40
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  411f1a0684086510
-#   text hash     5a547b70e5194ac0
+#   content hash  82aaea3ed44d2bd5
+#   text hash     5ba0dc100f506176
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

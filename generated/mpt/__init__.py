@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  89022654c98a06d5
-#   text hash     1b48aa9816db9ece
+#   content hash  408d4b7273964074
+#   text hash     55f353c8542a9c43
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

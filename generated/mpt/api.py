@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c156eb8e3e39091e
-#   text hash     d783554453b97c28
+#   content hash  5778741f7493b6cd
+#   text hash     aa89f63d1dd95727
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  dc6445c2efd20453
-#   text hash     e4da83ed67c9f111
+#   content hash  86d1662097949404
+#   text hash     268aa36100b1ec2f
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

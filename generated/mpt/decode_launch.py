@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6fcca7a810cd431a
-#   text hash     6d03a39e67bc0031
+#   content hash  470ce80d4c0ce4e3
+#   text hash     8e6ae3d37347dcd1
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

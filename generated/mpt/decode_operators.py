@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8a31757e00a727fc
-#   text hash     2166363b4869f2c1
+#   content hash  a6b53229025193d1
+#   text hash     80c76476bfa1234a
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

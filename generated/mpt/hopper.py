@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3ee51eee3a67f5c8
-#   text hash     0ffbca66bce47c80
+#   content hash  ab0d18b681e0569d
+#   text hash     518e11f6bf4e88c9
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0f0d461a12c349db
-#   text hash     0eecb1b1c34fc574
+#   content hash  99ca43bf1853a17a
+#   text hash     b5e2857f467d7628
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

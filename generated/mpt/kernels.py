@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  19ff9861847a71d6
-#   text hash     2984ad9bae092df9
+#   content hash  7e1100688085466b
+#   text hash     abf6bdcda82c3d60
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

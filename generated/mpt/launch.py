@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0f504598f84efbd9
-#   text hash     41b8372562c3c148
+#   content hash  f7f4a6c51c180cc1
+#   text hash     59d0a034b189a11d
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

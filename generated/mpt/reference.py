@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0a7b234c9926750d
-#   text hash     6239ab04addda6b1
+#   content hash  7088bc9eea374809
+#   text hash     f364015b63f678ad
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

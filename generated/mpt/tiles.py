@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9c0b2a6e5cb1f6a8
-#   text hash     79f6c6b4e957746b
+#   content hash  c3cfb83fd072fecf
+#   text hash     51a787703173a261
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c3bbbb60852b4b84
-#   text hash     878e03261535fee4
+#   content hash  066f4f04899cbd00
+#   text hash     1c1c3fc3a52f174b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

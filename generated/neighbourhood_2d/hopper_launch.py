@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f1a47e74131a39ed
-#   text hash     bd4d6fec8c5627e4
+#   content hash  2aec607fcb70acb0
+#   text hash     24f1ed067ff457f5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

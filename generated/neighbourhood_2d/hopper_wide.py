@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a2192117fa032213
-#   text hash     d448a1ca92f7b317
+#   content hash  10d6f6fd370bc4b1
+#   text hash     8c3aa2564dbdc439
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

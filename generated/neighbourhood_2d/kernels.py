@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c5a3c6d5596543d0
-#   text hash     40415eeaeca01c9e
+#   content hash  c2928d407cdacae6
+#   text hash     0a79524d4c3a3ffa
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  597862cdd404bf5f
-#   text hash     1e5c942afe6bd463
+#   content hash  f3e5d69c7e80e35b
+#   text hash     8b541440c0476584
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  14e480c98e75436a
-#   text hash     a5b1ab00fc8aea7a
+#   content hash  e05f508dc0f2937a
+#   text hash     32314956637fe791
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

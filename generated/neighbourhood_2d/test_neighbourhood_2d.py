@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3ebe1d3242179d09
-#   text hash     c6ed5379ae5106bf
+#   content hash  3ce04c6414e1f5ad
+#   text hash     08e1aad2c6d1cd9e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

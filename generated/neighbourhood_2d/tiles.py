@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fbc95e2a5165cd26
-#   text hash     8fdb9ec98d6491b2
+#   content hash  3aced95667a89387
+#   text hash     a6acb399193afc18
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5343000fd6b9dc49
-#   text hash     080612fce4e2647b
+#   content hash  96868d3ab971a667
+#   text hash     518879f4a104c4f6
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

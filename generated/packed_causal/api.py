@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7cc0164c99b1a146
-#   text hash     44bb6caaa52c5033
+#   content hash  7b30c44c35929341
+#   text hash     ac6d3eddc6a6ebe0
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

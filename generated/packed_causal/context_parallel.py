@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  61dc90d516ce6ace
-#   text hash     ab69f4c2b947dab2
+#   content hash  aaf28ee8af232655
+#   text hash     e4c564307bcd4ac6
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

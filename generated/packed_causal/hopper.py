@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d3613abfcf69b900
-#   text hash     17a716ebe8b17e30
+#   content hash  bfbc1d7e98e2e22f
+#   text hash     2196c6db1d55a569
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

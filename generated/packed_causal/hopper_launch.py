@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f69ed6f6ccce017c
-#   text hash     685090401bb033e1
+#   content hash  20b1fc47ef222ae9
+#   text hash     7fce37b4349406de
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

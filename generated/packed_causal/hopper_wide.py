@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ae62aae2c34a9090
-#   text hash     ea86612529fd658c
+#   content hash  9cf72b863496198b
+#   text hash     f28c25a7f7e32a77
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  30aa05d746a17822
-#   text hash     d01362da1050a43f
+#   content hash  7dc6c3cf799cf6d8
+#   text hash     5c7e022c1a8dce34
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7b6ff76b27707d72
-#   text hash     e95d99062f5c9b80
+#   content hash  80de8cf3ffdb3ec9
+#   text hash     7b43bea5746ccf0d
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

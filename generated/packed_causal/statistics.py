@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c74ec70d41538bcb
-#   text hash     8f023f0d69d5e410
+#   content hash  aac63e7acbe630ae
+#   text hash     441ef099f1d3442c
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  46dc323d31f9a2d2
-#   text hash     044c86a225bec88e
+#   content hash  55b20b1cc9873265
+#   text hash     ff3df6038b0ecf07
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0cb4edd8114ed809
-#   text hash     018202053d5d5bd3
+#   content hash  14f0d288299b6bd5
+#   text hash     836a10c269820e9b
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

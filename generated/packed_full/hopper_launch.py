@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b4ea7ae66ecaf1c8
-#   text hash     0f145bc7015a8d94
+#   content hash  892a9e63b03105c7
+#   text hash     cc5c0192bd2bc6c9
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

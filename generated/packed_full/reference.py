@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b8e789234c3e8608
-#   text hash     189a4e70c8d9926f
+#   content hash  6e25c29262c0ebb0
+#   text hash     136d8e87d5bcadf3
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  78f1802f7056da5a
-#   text hash     5992fcf2aaeb3c5c
+#   content hash  729498d7761f703f
+#   text hash     069313823baa8a4f
 #   render with   attnforge render specs/packed_full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

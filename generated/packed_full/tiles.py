@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  425d4767c3a4a0a0
-#   text hash     28ac65cc90cc5722
+#   content hash  a846d5a272eb5c08
+#   text hash     ec03a7c78f605d4d
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

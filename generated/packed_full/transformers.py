@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6f503b1ff09f97d0
-#   text hash     dcc89e9adaf243ac
+#   content hash  9d3106c896683000
+#   text hash     e34d79b2cf0ca100
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2d7bff0d291dd8c8
-#   text hash     0459c5bd7b59b713
+#   content hash  e772fa49bb3f3d19
+#   text hash     6371513298695571
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

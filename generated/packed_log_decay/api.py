@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  97f5e8ecd9c516c8
-#   text hash     48a8bb77f218798d
+#   content hash  663f07c53222a82f
+#   text hash     fce396e700e0cd7e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5bcf9edafd973a34
-#   text hash     e93764b8640bd12b
+#   content hash  a1c933d0579a3974
+#   text hash     7c31c4eb0f430a0c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

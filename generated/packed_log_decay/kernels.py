@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  29906480a0f86dc1
-#   text hash     0a0c0911d7f443ab
+#   content hash  d77545f63f7602ab
+#   text hash     a392ac28c9bc1323
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

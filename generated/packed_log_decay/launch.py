@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  14a5dbc6000fac57
-#   text hash     621006687a34fcf2
+#   content hash  0f9b9c7697e5654a
+#   text hash     5809da0a07f4f2b5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b1eaae92e63469cb
-#   text hash     d8306b9cd4e41b29
+#   content hash  ff8b90c17f83b98b
+#   text hash     fadb3c1f3d14909c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

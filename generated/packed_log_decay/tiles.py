@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  97171be117b0c487
-#   text hash     422ba824216fdd65
+#   content hash  8a24839285fbff89
+#   text hash     775adafde984cb62
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  30670f4e2c4f2ed7
-#   text hash     3bac3aedc319e692
+#   content hash  c928e8092e7245ac
+#   text hash     5b9e0d6c7dc9ce1a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

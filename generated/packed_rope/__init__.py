@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  45d07638f5195681
-#   text hash     febcc82ef028c90d
+#   content hash  95738a22b121f947
+#   text hash     d24534a4e0da8b95
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d9077cccb8b21014
-#   text hash     790ebbcb1debb8b8
+#   content hash  4a9cdfa8a4b16365
+#   text hash     bf024bea97fd68c0
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ba9bfd614c54a8ad
-#   text hash     64fc93a45cca2c75
+#   content hash  52bb0bd09e61934b
+#   text hash     4eab21758b8b40b3
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

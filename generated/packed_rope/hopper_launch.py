@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b5ec47806172393a
-#   text hash     1fe2be1b16e1f018
+#   content hash  31084bc7f211d0ec
+#   text hash     9f5c85f28bd00c25
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fa44d12ade454646
-#   text hash     004e6ea96f4c4807
+#   content hash  4ba26eb84b8e6f97
+#   text hash     c15ed3f1e2681fde
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

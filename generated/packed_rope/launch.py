@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4faa52b1b3c31637
-#   text hash     8f34ad06bf5a4ebd
+#   content hash  519a2e4b09a2d0d4
+#   text hash     10c5ede7e5a48eb5
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6d22377eb2b2a3af
-#   text hash     e27faf8a311e2053
+#   content hash  a3d7be053f11a7b9
+#   text hash     bec92baaeadd800e
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  1ba1d66f76129ee3
-#   text hash     005970d721c85883
+#   content hash  f531fc9c2b66ab1d
+#   text hash     4731f4041ae998e3
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -328,7 +328,7 @@ def repeated(compiled, grid, sources, given):
     """A function that launches a compiled kernel with other values than `given`, on the current stream or a given one.
 
     `sources` are the kernel's arguments of the first launch, the first of which were made from `given`. If a hook of
-    Triton's is to see launches, as for profilers, Triton's own path is taken. The function keeps no reference to tensors.
+    Triton's is to see launches, as for profilers, Triton's own path is taken. The function holds no tensors.
     """
     usual, (direct, spread) = compiled[grid], starter(compiled, grid)
     fill = [refill(source, x) for source, x in zip(sources, given)]
@@ -399,7 +399,7 @@ class Address(int):
 
 @functools.lru_cache(4096)
 def laid_out(lay_out, addresses):
-    """The result of a launch's function for these addresses: in a training loop they recur, and descriptors take 3 us."""
+    """What a launch lays out for these addresses: they recur in a training loop, and a descriptor takes 3 us."""
     return lay_out(addresses)
 
 

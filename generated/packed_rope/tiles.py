@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  84909596a1dbf799
-#   text hash     139e1ac363a2c675
+#   content hash  69bf95b51d6cd8fe
+#   text hash     618f20629707ad67
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

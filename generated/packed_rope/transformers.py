@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  81270240fd190506
-#   text hash     14574b81a5fd0d75
+#   content hash  3e967237cfb7c77a
+#   text hash     616b5ce79cc7c1c2
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

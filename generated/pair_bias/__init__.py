@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4d296e3aafe35911
-#   text hash     21354cd34ff325e5
+#   content hash  4dfb06d924e62ce1
+#   text hash     06868a93e56682a8
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3313b9a6fa59fbce
-#   text hash     acc43a10b42a8340
+#   content hash  cb48e337de46f056
+#   text hash     47c32449c365fa6c
 #   render with   attnforge render specs/pair_bias.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a37d1ff19441e394
-#   text hash     1cd044a2f227b43a
+#   content hash  0399d67eb43e12ff
+#   text hash     1fafae5c7d806a63
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5ed31ef7b29d8757
-#   text hash     24811f3433202ce1
+#   content hash  a2973048feec34c3
+#   text hash     aa2ffe8fb5e266f4
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  91de32ab4666842b
-#   text hash     efd909e63521a5fb
+#   content hash  062eeb8fc43f3189
+#   text hash     3a7faafa9e98cba8
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d724e4820a9654f3
-#   text hash     83cbbc59513eeca8
+#   content hash  ecb2d85b96b41d84
+#   text hash     bd1a1f1d1d786d53
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  578cbb04fa4158a3
-#   text hash     fd183ccc9400b03d
+#   content hash  5079182ba6937ec6
+#   text hash     1471dfd0690806da
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  11f6e166713d0c6b
-#   text hash     cc7355ba3f54206f
+#   content hash  4b0824eb4a559400
+#   text hash     bcca327fbaad6c38
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

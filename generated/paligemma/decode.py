@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d2123d545c5faf0f
-#   text hash     2eca4d2154120d02
+#   content hash  b447f8ee0d6e8e7d
+#   text hash     bf84329c649b74c4
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  779011928a07ab31
-#   text hash     e53f49f1df7e01c0
+#   content hash  daf16077dee2a63a
+#   text hash     18e8e3e43c9a176a
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  75793cced997a8ae
-#   text hash     ffc4f9b9e1109110
+#   content hash  a3e98db4dcda19e8
+#   text hash     ca0c00f6376ce44c
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

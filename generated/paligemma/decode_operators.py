@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1e8ff8a46e737354
-#   text hash     77a7e0e07fa94024
+#   content hash  57a0bbdc3564995d
+#   text hash     e0c021a90eea17df
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

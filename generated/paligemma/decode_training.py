@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c000824ed9345331
-#   text hash     35b899bea78034b1
+#   content hash  980b2253b289cf87
+#   text hash     1422c768b97439be
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  96a0834688fa24be
-#   text hash     4c9ba8e4adf94422
+#   content hash  e17ad6b33f27dabc
+#   text hash     cc68c35ac7a08420
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

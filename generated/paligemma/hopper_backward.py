@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  381cd9fd7bd4b094
-#   text hash     0305ce56b8dca5b6
+#   content hash  e294cea56c3e1422
+#   text hash     9122cf6f80aa223e
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

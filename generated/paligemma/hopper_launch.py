@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f027d2a2f9c2d8d4
-#   text hash     37982377d1af5c8f
+#   content hash  df0e4cc77ece9f25
+#   text hash     7f75330d5a5d7a79
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8bcedf96e579055c
-#   text hash     c73e492d563e4984
+#   content hash  e1caa494310931fc
+#   text hash     713a22800a83b477
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

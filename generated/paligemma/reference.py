@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5eecfc474357061c
-#   text hash     7e567835c2d59096
+#   content hash  dc2cdbdb18006a6c
+#   text hash     53729518870606a3
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0eb247f91e1d5c0c
-#   text hash     59707552b16f4f1f
+#   content hash  25d814c6dfa61f70
+#   text hash     94def745e4283443
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a904b6acb331ae1e
-#   text hash     ee102604682c53e7
+#   content hash  817cd07a147c7121
+#   text hash     fc366693dd937d4d
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c596e3ecb43d432e
-#   text hash     c715b419b61f5dd1
+#   content hash  5ff0777130a19241
+#   text hash     3de1b0b6bb5ca8d0
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

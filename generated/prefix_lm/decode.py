@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  11e09d9e0f64bcf3
-#   text hash     da5e38a94e9479ed
+#   content hash  940835803dae066f
+#   text hash     957960848f6abecb
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6320c13c7afcdbd2
-#   text hash     f27d59cd558e1a78
+#   content hash  15a4e91530eddccf
+#   text hash     7ce4cf801fcfcd5d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1bca5a8a09a2190e
-#   text hash     2f0039d88b7a98fb
+#   content hash  6dcf5ea4314ca5f4
+#   text hash     314e204cf49d43e5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

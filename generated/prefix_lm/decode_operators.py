@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ac2805e02535e08f
-#   text hash     8b371a8fe2014784
+#   content hash  a920a18cc88a39c8
+#   text hash     c659ecebd0a53f6f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bee36791965742ba
-#   text hash     8b0e84f7c2fb1931
+#   content hash  7ada2e4c881f95c9
+#   text hash     efa9ca11401de4d7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

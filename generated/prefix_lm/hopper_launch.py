@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fb3942c806d06afa
-#   text hash     cdf1f06a29cbc276
+#   content hash  3f15ec34bca47fd6
+#   text hash     0e5ea7eff9d1a2aa
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

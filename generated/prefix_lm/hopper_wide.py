@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b6995a2380a9b808
-#   text hash     e72902914990fb69
+#   content hash  2c7caf5f5b662e2f
+#   text hash     91e3c1b7f5c6d957
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ab77b5015c3dbdea
-#   text hash     ff6ef6a8dbdc0013
+#   content hash  ccbcf6a7e9950eaf
+#   text hash     410faa50e1757eeb
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2576c9b2703d5074
-#   text hash     a19ed2b6d0b9d3c0
+#   content hash  3ce3a92bcfca3300
+#   text hash     9f795c4daf7a1579
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b16f871f9e2447f9
-#   text hash     651a34c85b606414
+#   content hash  9a17e29f096ea52a
+#   text hash     c07d28166c693ce4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

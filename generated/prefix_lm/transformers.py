@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7c2676de34154957
-#   text hash     492f284ffac1b589
+#   content hash  b9b89cc6b6160c75
+#   text hash     3efcb26853f8f722
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b00d22c88a8c4b61
-#   text hash     1290b544e323d343
+#   content hash  21cb22982d7b303f
+#   text hash     189b6d3fed02b676
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ea304595843fcfd2
-#   text hash     7b85c3bc64ddfaf6
+#   content hash  9cca9e115c17e0b9
+#   text hash     daa72f8774e9cc38
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

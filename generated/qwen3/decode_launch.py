@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  87af3c94b74df8f8
-#   text hash     e0a1dd23c4c391b2
+#   content hash  9efb990005dd9ac1
+#   text hash     c63bbdcc2a55ebc1
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

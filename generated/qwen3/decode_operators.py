@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cf1e3dea6581d1c8
-#   text hash     5a9d09e6fa047c9b
+#   content hash  383dd6a1c19b50b5
+#   text hash     979a2259f7ff65d2
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

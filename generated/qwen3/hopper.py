@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2f3c94f8c868efb0
-#   text hash     ca4fdd7febae0451
+#   content hash  21df77f55ef002de
+#   text hash     c91bda6ed6a79310
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  33279fe905bbe013
-#   text hash     d498e6c60acb66a0
+#   content hash  262742d53d7910b7
+#   text hash     81d7afb83b46ec14
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

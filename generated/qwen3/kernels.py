@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  df108203ed87c634
-#   text hash     cc02a931a5498548
+#   content hash  a3cfe4912d17afd4
+#   text hash     813aa448f8104910
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

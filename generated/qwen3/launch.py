@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d68aa94533cfd7e3
-#   text hash     2e125d2c06df0f87
+#   content hash  1de29cf54e72e36c
+#   text hash     07afaadcb9890b63
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1d48682dae6738e9
-#   text hash     58347357d33392f5
+#   content hash  8fc60d0e75b0bafa
+#   text hash     d4387919253ef2cc
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

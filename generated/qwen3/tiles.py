@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  81e4d00fef9be3e4
-#   text hash     06e76637c882a0c1
+#   content hash  181f83f2722afe2c
+#   text hash     85f596246ef8a7d7
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

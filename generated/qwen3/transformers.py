@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e3eafaf818840021
-#   text hash     595d77d96b9631e3
+#   content hash  6fb7bc5189852d1e
+#   text hash     e9f1eb2103e66351
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4fa680345a38a49f
-#   text hash     b8988f516ce3c2c0
+#   content hash  612b15c0938708a1
+#   text hash     71c59292ae53139e
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4f475b7dc91cfb7c
-#   text hash     19f4ece421fc642e
+#   content hash  c51daa3b7b5bcf33
+#   text hash     b9f03295064d21a9
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  dcc41b5293011920
-#   text hash     4c33b787b94d23e0
+#   content hash  90674e8414be8b82
+#   text hash     1b4c9d16d9031d7f
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b67e976120c70370
-#   text hash     936f31d2cd441020
+#   content hash  91367a649a2babfb
+#   text hash     3c8933a3c8487c9c
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

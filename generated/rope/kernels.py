@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  131e029eb738e8a8
-#   text hash     df9fe0b7ac08b181
+#   content hash  50fa067bac3ebcb7
+#   text hash     fb9e006815516a6f
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  17e87c28a32b4165
-#   text hash     adfad5b6dbc3adb2
+#   content hash  91518e81b9b9e637
+#   text hash     fc2d8372e999ec5d
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3a5cf6fe03c31e76
-#   text hash     26e6ac10c1a533ca
+#   content hash  4ed04614c9908216
+#   text hash     ad03e97d9607762c
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

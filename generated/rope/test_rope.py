@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2df48a5261d2a0d8
-#   text hash     d1191ddd130122e9
+#   content hash  3ef4c6051cf5cbe1
+#   text hash     e5ae9290734a67be
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d4d159af1498a27a
-#   text hash     6c931124c71a8f4c
+#   content hash  15ba896c1c51ea6e
+#   text hash     f6aa099bf8effc5d
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

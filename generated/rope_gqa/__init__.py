@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  80466caa37aa6dfa
-#   text hash     39374275ca3829d4
+#   content hash  cfa0b8596f156aaf
+#   text hash     27fb53654b764d4f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

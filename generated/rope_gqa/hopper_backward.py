@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  eaa893e0f0c04d82
-#   text hash     098b1320b4fb9673
+#   content hash  57ba471327512018
+#   text hash     38e8c2b4c5b02435
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a18d6a1b7378617b
-#   text hash     0889f29fedd1c284
+#   content hash  64d853195b321b23
+#   text hash     6dee0f8f6c97cd05
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

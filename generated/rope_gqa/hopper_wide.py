@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  37e9f03a1897a55a
-#   text hash     bbaa80f1ef91e9fa
+#   content hash  b44096635fde5ed9
+#   text hash     e938ee6653f99124
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  62d5364d80260d09
-#   text hash     f256cef78e49f18d
+#   content hash  9dc86f272851ad0a
+#   text hash     011ff9f2ff47a8d2
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f38a9d0d86e5f3f6
-#   text hash     e5f7cfa3f40fbf7c
+#   content hash  a7a7eaff466b81a3
+#   text hash     dce768628ebc461b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  15dba46897a7e11e
-#   text hash     e96a11a2920be6f3
+#   content hash  f524b55693c9e438
+#   text hash     1a65278d250158b0
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

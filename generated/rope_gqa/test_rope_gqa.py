@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d57d98a13af47544
-#   text hash     dfeefc89103b77cf
+#   content hash  4ae0ad205bdfc738
+#   text hash     cbe6543b58e1efdf
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  879a4acba72a4a9a
-#   text hash     f2f90705fba88930
+#   content hash  fa8066e9798ac078
+#   text hash     dfbe7861187e8559
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b98ab67cd15edd64
-#   text hash     418958cce9a2115e
+#   content hash  99dc44f27a78ea80
+#   text hash     ab14cf17a2fcc972
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

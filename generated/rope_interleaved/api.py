@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f7c3356319540dd4
-#   text hash     ca3ee2437f4b6d6b
+#   content hash  27aa65ee53c3de87
+#   text hash     164fde419e39d685
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  389fcc4815540e84
-#   text hash     a44f9b0c6a69bca1
+#   content hash  9988313f9fce144b
+#   text hash     84299c2d25a44cd9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b9ac11485f42e1d0
-#   text hash     495fa35c6233c4df
+#   content hash  0b520cadfa19469c
+#   text hash     7bd8d7cfa01cdd30
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

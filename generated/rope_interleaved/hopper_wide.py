@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  01eceaec882a7395
-#   text hash     97a06ab5ab983fdd
+#   content hash  7416f31ecd967676
+#   text hash     6ca251bd8b74382e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  411a3a8d06610324
-#   text hash     5b26b98b8fc9263b
+#   content hash  e4503e05131e36df
+#   text hash     cb7c35d5dc88c087
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0542490c2a057d69
-#   text hash     69d958254d3dfc3d
+#   content hash  853692e17322920c
+#   text hash     01b5b4bc1a04f7c6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

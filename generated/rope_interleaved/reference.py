@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8c7325c9d6451187
-#   text hash     c94d38c44c98ec4b
+#   content hash  75a9fd068c77794e
+#   text hash     077cd4cb0191b870
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

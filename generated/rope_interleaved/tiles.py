@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  49b126b8322e0bc1
-#   text hash     b975e26214e8ba87
+#   content hash  3f32abc90d913b69
+#   text hash     b0f16f0902e49404
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

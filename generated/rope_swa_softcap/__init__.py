@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a823b331b7c0855b
-#   text hash     c0096ad6cf68195c
+#   content hash  7be5a9f883d2f4c8
+#   text hash     42efc162d8aafd56
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  222347e6456c7304
-#   text hash     ae50459f921bb074
+#   content hash  ccc3ac347996e5ba
+#   text hash     ea9b7a4278b2d60f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  236d55f4d9cb088b
-#   text hash     dd5a32bc5634cf51
+#   content hash  39296a18585844a4
+#   text hash     a22f63d32813790a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

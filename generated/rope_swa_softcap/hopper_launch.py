@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5a2eee82593a8db7
-#   text hash     470e6874165ec5f2
+#   content hash  992ac6806b01d24b
+#   text hash     cb00d7552fcea746
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

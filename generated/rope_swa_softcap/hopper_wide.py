@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  413651bf24f20ec0
-#   text hash     12b6cd03dff40c60
+#   content hash  72db722f5b142ef2
+#   text hash     c48f00a0043d5bc9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b896f04943033ca2
-#   text hash     e722d23daea93d4a
+#   content hash  e0390fc6e57001d0
+#   text hash     279574e5c1655c12
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  109ec9c188053347
-#   text hash     7972091741ae4af5
+#   content hash  b3ba08786e2b86d3
+#   text hash     10756c4f83a883e7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2bc91b2f325d2107
-#   text hash     ee429837e7efc593
+#   content hash  012e34b380514c2f
+#   text hash     25764d89cf70b15b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4843cc2d1fb6208f
-#   text hash     de4ee9b3dd2327f7
+#   content hash  c4863c825ba23402
+#   text hash     e8f70099ebc9673a
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f2ea2dff8c8be058
-#   text hash     022b49e5891f6b18
+#   content hash  82d631db0b82a94f
+#   text hash     7716712d717c8807
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7772fa8477913dec
-#   text hash     e48c2ab777efda16
+#   content hash  70e91176d498112d
+#   text hash     7eafa410bf1317fd
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fe0a79f1d8fee05a
-#   text hash     f74a3c15f8b26235
+#   content hash  f27f7b541c7682c0
+#   text hash     6a8a8360ebe11c97
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3434463dbd098f8a
-#   text hash     dd299694d512ba29
+#   content hash  202a2021216bbff5
+#   text hash     d5ff24f4b8b7b11c
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

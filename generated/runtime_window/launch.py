@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8551c68cb121df1d
-#   text hash     2d9be92ac52ef0d4
+#   content hash  a0e41d9a494ddcd1
+#   text hash     2a04c27fa7d9f04d
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5ba9ea6f5e82bb02
-#   text hash     15f8ce2ec816a5d9
+#   content hash  3caa831bd77096dd
+#   text hash     a20aef36a5e99b1d
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

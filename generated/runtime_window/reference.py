@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1035bba08df06ec2
-#   text hash     26946e9ce637d98f
+#   content hash  3bf151dfa1618de0
+#   text hash     05e13b4c634d3c88
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c21f30ad355f225d
-#   text hash     949adca063aa834e
+#   content hash  45331a438ef9f291
+#   text hash     9e9de03ab4e1c24f
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

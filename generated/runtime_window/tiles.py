@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a9d0163f1a2367b8
-#   text hash     a68b9cc59d4773d0
+#   content hash  b907b3be279e215f
+#   text hash     67aeeb4e4183d66c
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  20e508e43d4b2536
-#   text hash     7cfc41a2d5597a2e
+#   content hash  d9f7e524bb19301d
+#   text hash     69de2a887484ad63
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

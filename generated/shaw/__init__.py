@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5c282fdb74ef2bfa
-#   text hash     a6f2d800ca48e791
+#   content hash  bbe9cb5ac0e0b076
+#   text hash     497bdeedce6c4616
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d299e6a638ead333
-#   text hash     ecc0259e84af31fc
+#   content hash  7b969e6c350d0361
+#   text hash     57598cff47dfe778
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

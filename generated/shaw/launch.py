@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b646f21e425a65a4
-#   text hash     72babe4e846934bf
+#   content hash  e5347eaeb542d0d0
+#   text hash     8e7ab26bfd5ace22
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1a6f0dd2f08ac56e
-#   text hash     d8d7fbc0e3cc5d4b
+#   content hash  55988b996595ad41
+#   text hash     b6b6d296a5b8a4a5
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

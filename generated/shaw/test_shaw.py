@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ce4c9e545835c433
-#   text hash     ba1c6f4c588f1d05
+#   content hash  520b8fb344b39b37
+#   text hash     ff09e8c8beb78546
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

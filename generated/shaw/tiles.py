@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  93b7ad8746f9996f
-#   text hash     c824178a02ce71b1
+#   content hash  8548f65072cabad6
+#   text hash     54e70400a14bdff7
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ee64842762296f97
-#   text hash     343279b46bc1a95b
+#   content hash  991fd9d262f353c6
+#   text hash     33282f410cdac5c5
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b4474a209920e7cc
-#   text hash     5c7d67525564ca0a
+#   content hash  8387013339a55cbb
+#   text hash     462c447178647f21
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  caf2f24ecbed67e9
-#   text hash     f4163c71d2134973
+#   content hash  8401d985e998c0fa
+#   text hash     ac0c53d808b2ec22
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  95766c7168eca431
-#   text hash     612b120f18c64443
+#   content hash  223632fbbf047173
+#   text hash     fe72e3ebd9815550
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

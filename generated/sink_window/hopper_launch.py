@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2469945e35e453a5
-#   text hash     d62dead129ce45cb
+#   content hash  77bd8a374e734f8a
+#   text hash     7034abe3a1d33ffc
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d3bf32d15d3e1de4
-#   text hash     1918da1abfb11af3
+#   content hash  ba2d19706597b8fa
+#   text hash     75c7b3731be1912e
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4c762a9c731dfc3b
-#   text hash     77dc52e35a5b4d2e
+#   content hash  9ce7274cafa19493
+#   text hash     4365045122aaabce
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  784c628377c4b027
-#   text hash     50601c7ef1d3f1b1
+#   content hash  87c395dadac55ab9
+#   text hash     862caff4140e27d0
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9fa2a8eb09738d4d
-#   text hash     31503fe7c6be9b4d
+#   content hash  ab21203b2f22f88f
+#   text hash     0a4fef6214fc1524
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7d3e2e206c7901d7
-#   text hash     f8509f128b387c8d
+#   content hash  5d9bbc1627eb44cb
+#   text hash     e13abcbde23c9dd9
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  26249a02cbc65dd2
-#   text hash     37026cc9f8b2530d
+#   content hash  344017a9de6ec87a
+#   text hash     9b121856602871cb
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

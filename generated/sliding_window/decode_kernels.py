@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e5bdece80074c6c6
-#   text hash     8bcaf98a4c16925e
+#   content hash  847fbb6ec3be6b49
+#   text hash     da8dd6438c174a6f
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  66a23f4bf592983a
-#   text hash     fc032512a2435f0b
+#   content hash  b3f86d043a9e603e
+#   text hash     a32ac701054dae7c
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  54056a0c06c4adc8
-#   text hash     d1fc2e00fa694212
+#   content hash  c169e9fd6f5e3c2a
+#   text hash     9475a929c6deb98f
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

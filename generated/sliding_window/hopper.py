@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a6e77e9ad7d2fb09
-#   text hash     282f78dab96c7cd6
+#   content hash  1800329bf859be8a
+#   text hash     bb45798e18293e39
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f8ec1b46b0c3c3b7
-#   text hash     5444d80375ab58be
+#   content hash  10622b31324ce3b7
+#   text hash     05a52b5ec8484862
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c02ce876caa6080b
-#   text hash     e3464e4b04ad91c5
+#   content hash  41f8e04b4b87037f
+#   text hash     4e391bbaca027914
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

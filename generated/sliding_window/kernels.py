@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  42d7948c66003e63
-#   text hash     4c95de492c6aee26
+#   content hash  821bd570923f2189
+#   text hash     50d5dd33449dc2d8
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

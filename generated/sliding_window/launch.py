@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c083c71af648a07f
-#   text hash     ea0c924cd314569e
+#   content hash  06ec32d15f64a8a2
+#   text hash     b34b9c0c3b4396dd
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e2c85daf0c9ee9dc
-#   text hash     f336009cfaa701ec
+#   content hash  dc126f61688bda4b
+#   text hash     e6a2587333ac010e
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

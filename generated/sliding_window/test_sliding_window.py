@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  425f75494cb81fc7
-#   text hash     dcab77fe0f07ba41
+#   content hash  10e7b8cd79ebefa6
+#   text hash     b4ba5ef2cb0c6c50
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

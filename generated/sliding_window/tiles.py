@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2516fc166d4dc4ac
-#   text hash     6bb82b1c8d41c4fc
+#   content hash  c6c09c2fc896f790
+#   text hash     55dc89ed5f07a587
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cd512a2a57da9d3e
-#   text hash     aa21e75f3c7c8d81
+#   content hash  5baafc5f1b178e44
+#   text hash     899ac21df7f95dee
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e2fde373ce5313d3
-#   text hash     c2c20be17f67296a
+#   content hash  e1764b6aa81438cc
+#   text hash     5dc43ccf44b2208e
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  70aee094cf10a41b
-#   text hash     f0e2ff70be4c896f
+#   content hash  5542207fe4c60b24
+#   text hash     fb704dfcfa067d8e
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

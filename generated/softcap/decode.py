@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7303ed85482da3d6
-#   text hash     c8fe43479d2d0a8e
+#   content hash  77211ce77cf34a28
+#   text hash     e68fc21e606e3b2a
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

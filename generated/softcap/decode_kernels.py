@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c4332b687965a9c9
-#   text hash     bb4ec9c72ff39e83
+#   content hash  3a34bf6e7438acda
+#   text hash     452a9c4290b96cdf
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0a51ced525fd510e
-#   text hash     0733109eba9e7821
+#   content hash  daef184a0f88a05c
+#   text hash     2b07b426e7ebff8a
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

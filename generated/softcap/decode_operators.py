@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9887b5f7ba616c4b
-#   text hash     f86c9bc1dbb57113
+#   content hash  7e48cf7f2fda9379
+#   text hash     124ecc5c8ca3909d
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

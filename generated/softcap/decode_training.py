@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c4f529825f4d81ba
-#   text hash     d098889b577fc801
+#   content hash  0c85eb06894a85e9
+#   text hash     95000e1f37bb58bf
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

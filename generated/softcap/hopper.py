@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  53e2306eb5183dda
-#   text hash     9c971d844bb583fe
+#   content hash  b0a0a13cf40afed6
+#   text hash     3b0aa330106ca8c5
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

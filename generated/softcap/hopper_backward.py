@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7664b49e79bb0f2b
-#   text hash     94bf6b1765da1cbe
+#   content hash  8165b6a34f9dd523
+#   text hash     935ec3388b098695
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c5f53b48fe68c4b8
-#   text hash     6b37a18196235423
+#   content hash  ff2ba4c6a4b57f05
+#   text hash     b2e1c262d24f1b8a
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  da8d5ec4b9316c46
-#   text hash     ce752c6df8b86a5a
+#   content hash  959234b404201163
+#   text hash     f46735fb79e202cb
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

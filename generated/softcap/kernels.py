@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  12b834026532dc2d
-#   text hash     47ea31e6bb4dcf20
+#   content hash  531f0315477d7a75
+#   text hash     e146f85973c3d78e
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4af973948d9894a1
-#   text hash     666e852a674a6f00
+#   content hash  6fb6b57eff930a48
+#   text hash     27758ca807ac0b3c
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

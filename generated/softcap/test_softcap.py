@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  77077bb5b80868e4
-#   text hash     61f7a1ff0c80385b
+#   content hash  225efba159874f8e
+#   text hash     d2c97f80f3d1894b
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

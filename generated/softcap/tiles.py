@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d18bb6e2779a5c49
-#   text hash     785b507148f357c4
+#   content hash  2e24a2ad9b6960ac
+#   text hash     9d5348ca1acf6735
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

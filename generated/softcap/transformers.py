@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b8c782c33543f229
-#   text hash     3b5a9077800ceec4
+#   content hash  914ae066c8d0c16b
+#   text hash     ce258905da2d798b
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

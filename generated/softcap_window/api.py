@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  99a4596c2ede2bfe
-#   text hash     3fe96e1a46483275
+#   content hash  c62dad6995937fa1
+#   text hash     37e18c68244cd0bc
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d4c606f4574b0a6f
-#   text hash     47a74a63bfc21cc7
+#   content hash  d5334617ca85b767
+#   text hash     6f92e71aae7ec38b
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

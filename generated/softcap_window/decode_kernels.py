@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  897c3601ec1ac085
-#   text hash     96e96ae82ae549f3
+#   content hash  d41cc0e0a7223bc8
+#   text hash     3420dca745656539
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d6b1a2017d25cc10
-#   text hash     ee38ec010777467a
+#   content hash  c7743d37c6125785
+#   text hash     d89347b7030cf167
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

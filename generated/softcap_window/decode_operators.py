@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  dc76f726e97ba8ab
-#   text hash     87038cdaba4e89bf
+#   content hash  3195aaf03eec1389
+#   text hash     c2ad7cbb8c29df55
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

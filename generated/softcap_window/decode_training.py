@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f21f80a1fba9c550
-#   text hash     3d9c7208c2cb1a5f
+#   content hash  fec966659d59a619
+#   text hash     2b7183c0594039aa
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

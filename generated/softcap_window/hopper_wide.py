@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d444a825114b1179
-#   text hash     c3836b36d87aa107
+#   content hash  6a8026f662cb3d22
+#   text hash     7c478ac9a07c299f
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  dbe009fa8e9c0162
-#   text hash     bf6466feb4eec127
+#   content hash  518b7d5ff4664917
+#   text hash     44c15397e50d26de
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b4ad47ce74f777eb
-#   text hash     26a3603948b6ff4b
+#   content hash  21a1c26edcb9f618
+#   text hash     92059eca348ecdf2
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

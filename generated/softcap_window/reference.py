@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  18cd5ec0372c1787
-#   text hash     4a8b9a4a5555e1df
+#   content hash  3ad0a09974e65a8c
+#   text hash     0834bef44731d954
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f25d90ff8eff15b4
-#   text hash     11363ab0c01bc3b6
+#   content hash  56ef4186c1e42477
+#   text hash     62d5e465760aee22
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  274928b063230e3f
-#   text hash     a84e4e752f9d2431
+#   content hash  491410533a820733
+#   text hash     44e7af4165dd89e5
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

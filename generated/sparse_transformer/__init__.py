@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7ee7a05ce2dde9aa
-#   text hash     e13bfed3e81465fc
+#   content hash  fcc1c77eb20c3fd7
+#   text hash     be2e7d9a467d1d07
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2982fea5b82ce0ae
-#   text hash     a2cd2ca8f107fbab
+#   content hash  d5b4ea339f14c087
+#   text hash     1bd391367f9bdb9c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ee3ac4d978b90c48
-#   text hash     09bf5ed8ca4c9adb
+#   content hash  2ef209b98154b2c6
+#   text hash     01d75cc5624b882a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c4d4d0d59dfbd836
-#   text hash     f354301ea19b4ff4
+#   content hash  f969dc7545cc187a
+#   text hash     662ec09720bf3d80
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

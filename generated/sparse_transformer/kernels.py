@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  091d4a0063372333
-#   text hash     9a34df1f4fb722de
+#   content hash  cce98ac60e44a427
+#   text hash     987d130746eca227
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  09c9d41d057836a4
-#   text hash     5ee1758a2d215cf6
+#   content hash  b04f329b4e7a1d5f
+#   text hash     c8f00c92b5380ab5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  de0c927c8d4fa463
-#   text hash     be8305ff01f138e2
+#   content hash  a0d7dc5ed0da9d0b
+#   text hash     63472ba7d6eebb72
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

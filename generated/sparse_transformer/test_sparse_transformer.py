@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  89cd9eaab2897d7a
-#   text hash     8279b17eef51d6d4
+#   content hash  3ed60b1ddbe3668f
+#   text hash     cb985e4aa92ab2d5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

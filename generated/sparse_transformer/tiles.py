@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f3d7742b7f31b4b7
-#   text hash     f616df9f4e4266a1
+#   content hash  9d7e5d021aeb168b
+#   text hash     e3b2345f0098272b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  72e3629681a220f8
-#   text hash     eddb788af048bd20
+#   content hash  568545715287eb10
+#   text hash     90abf1336d77f052
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a6decccbf57389d4
-#   text hash     02678150d3475d38
+#   content hash  fe5fea9826429285
+#   text hash     d6a7d2799734bb24
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6c1f36eb5dcedcee
-#   text hash     092d6d505421220c
+#   content hash  7a7c8aab9046d0e3
+#   text hash     8a8499414789d9f5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a734772edb66081d
-#   text hash     c867e5b51d4550c9
+#   content hash  c403354f06162173
+#   text hash     b8d3f10a65f8a367
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

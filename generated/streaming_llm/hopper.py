@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0f5bb4762ca0dbcb
-#   text hash     74fd1097df39e43c
+#   content hash  e5c1fd00b38c0dbe
+#   text hash     07a0284abf6a3d30
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fed1e37ea0a26604
-#   text hash     af672f88cb8d6e87
+#   content hash  5ae5fab3fe9f4bf5
+#   text hash     1cb9c563db69d75d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

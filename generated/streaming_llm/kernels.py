@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  83953d4fe8bfd9d3
-#   text hash     400bfbc98d934b4d
+#   content hash  496a7bf79552ebae
+#   text hash     7b5ebd67785784ea
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

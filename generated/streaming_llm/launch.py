@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4c1895be22550b3c
-#   text hash     c4c8ba50f053b4fa
+#   content hash  e10e4ae06d78122e
+#   text hash     175757bb6671f3c4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

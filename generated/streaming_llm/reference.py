@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dbe2c5aff815246f
-#   text hash     60400f09747232c6
+#   content hash  72bedfa19b0684c6
+#   text hash     f590a384ac410324
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7ab5743e6452bce5
-#   text hash     47ea7a4e722630d9
+#   content hash  e0fde197d5c6dafa
+#   text hash     63a3dad097179749
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

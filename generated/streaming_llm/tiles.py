@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  35801a0f6d83ee32
-#   text hash     72928aa64bc4d458
+#   content hash  5db6c72720519eaa
+#   text hash     0f4965b88a7b4676
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

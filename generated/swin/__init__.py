@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f395ffb5516f8d00
-#   text hash     939a5376a5b8c78c
+#   content hash  0608ef56267b43b2
+#   text hash     e70f887bfb445af4
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

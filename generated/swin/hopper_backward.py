@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4909fd0e4110d44e
-#   text hash     3324d707a507a62f
+#   content hash  0efc9e1afc6c08e7
+#   text hash     7b6b8c2d71a29832
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

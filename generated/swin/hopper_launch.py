@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  19437d1bf0a9e327
-#   text hash     fb96eb9848814a86
+#   content hash  61e1ae820cbc18b0
+#   text hash     31c18c112106da8d
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

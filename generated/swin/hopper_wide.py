@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ff07f080b55f172e
-#   text hash     c2e418a55ec7eeda
+#   content hash  859c1d9d9a06efff
+#   text hash     aac71e80eb39ab0c
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

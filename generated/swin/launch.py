@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  71adb84e195ad7ee
-#   text hash     a42ed797c2ae286f
+#   content hash  bbd0018680a43eef
+#   text hash     57451ac3910d2f22
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

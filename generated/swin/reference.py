@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  40253ec1916ae404
-#   text hash     f5f9e77a54861c0e
+#   content hash  bb2e42432f8cceb3
+#   text hash     6dcd6ee43b8d7538
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

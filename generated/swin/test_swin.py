@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b0d21692040abb1f
-#   text hash     bff9eba15ab23861
+#   content hash  00438b1f682436a3
+#   text hash     e4cbf6d0a9b4170e
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2207617ce13946bd
-#   text hash     7608d4f869e1dc9f
+#   content hash  f0c04c5d0235acdb
+#   text hash     877494a474faba27
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

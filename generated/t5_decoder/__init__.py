@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  078c0b5d870df242
-#   text hash     2c91124f3df01cf3
+#   content hash  7ae9360c05f8bc2e
+#   text hash     ea20a3e9468eb2f5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5b8d7dcf26f694d5
-#   text hash     89eed50d876dd041
+#   content hash  2120344c46524d18
+#   text hash     f94831a0e2653dd2
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  49cf9c9a1a6a97e3
-#   text hash     01a5f74b2328111f
+#   content hash  4bb532572e4a243a
+#   text hash     9a9eab0d2b4af01e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6e45afd68e6b468f
-#   text hash     c5c3c40a54966bb1
+#   content hash  9f9244082f59235e
+#   text hash     d80c08793e2ae04d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  62caf97a55008e91
-#   text hash     7e8f4fd78e63bdf7
+#   content hash  956f6fa3da6ca0f1
+#   text hash     be8ec18277acdf9d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bcc3679bee43ae99
-#   text hash     df3c082c97121958
+#   content hash  1983523f28d2f678
+#   text hash     9699e164cd52d8ad
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ac7d4b8541c31671
-#   text hash     2910073a0bc9ebd9
+#   content hash  1dec1bf9e4102f4a
+#   text hash     eedb560cfc965585
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

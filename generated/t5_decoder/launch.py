@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  24ece4794acb5284
-#   text hash     d68c5c0598f5304f
+#   content hash  c22d84b5163dcd52
+#   text hash     20e50c7c05955269
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f85b7277dc9a4df1
-#   text hash     7ba6d565a097ecf1
+#   content hash  261b05754b4cacfc
+#   text hash     2423d53b3b9cac46
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

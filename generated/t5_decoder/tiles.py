@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ab97791b7039de4c
-#   text hash     d81fa34b7ca3530e
+#   content hash  f08d84997f1b8f73
+#   text hash     40e8f121e85ad16e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a2c160ef7dd21fe4
-#   text hash     396ea76f7e3c026d
+#   content hash  d053ac3d8c0f1d85
+#   text hash     eef8cf64ac1b9383
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b0ab42d5cf99dc4f
-#   text hash     9c8da3e43d41eb15
+#   content hash  2d1031c5deb30067
+#   text hash     b428731de7e091fa
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

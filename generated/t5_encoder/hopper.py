@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0c6102b10f400f14
-#   text hash     2a383eef051b1ea6
+#   content hash  de10a8d017443aae
+#   text hash     6e0dce149fee0eef
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

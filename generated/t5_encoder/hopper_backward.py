@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8e52f4ab103874ad
-#   text hash     80454cbd07f76498
+#   content hash  06d9b9e23630ed9f
+#   text hash     58124a19d749fabc
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

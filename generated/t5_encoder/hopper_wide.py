@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c073f3ea7b88ba43
-#   text hash     47c278bee84585ac
+#   content hash  3856276265bccc84
+#   text hash     902a6b19b260a4d5
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

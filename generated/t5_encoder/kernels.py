@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  80e8d44949dc91b1
-#   text hash     1e7fe8cb9945d15a
+#   content hash  81634d2cd3784941
+#   text hash     581f67f3f6247a9f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

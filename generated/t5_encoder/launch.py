@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  291257bb7922ef25
-#   text hash     2e1c3d398bc192a7
+#   content hash  303b1ea980f3d60e
+#   text hash     a32ce05bf32fd402
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

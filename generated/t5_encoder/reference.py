@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6efc7553c0278340
-#   text hash     c13392e429c1d7fb
+#   content hash  fd09d0549a5b8deb
+#   text hash     340d01aa9773a9e9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c0e1c6782c99adb1
-#   text hash     0d46afe528ee5b71
+#   content hash  0aa9b3203112e928
+#   text hash     f4980bd5a7372851
 #   render with   attnforge render specs/t5_encoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

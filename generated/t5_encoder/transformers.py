@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b06365b6e1b48c06
-#   text hash     e9e247bf7b8ece07
+#   content hash  56c1fc9a0f62175c
+#   text hash     b1d610fc2d7c2099
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d79fe8a20d0824ec
-#   text hash     f68e142a5540954b
+#   content hash  17d6e2d662c96b71
+#   text hash     572d12c6c6509b87
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

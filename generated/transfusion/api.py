@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  967059d5635a323b
-#   text hash     0598b58a565ce8aa
+#   content hash  75155a40dcf7d33c
+#   text hash     3c39d95877dfce9e
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

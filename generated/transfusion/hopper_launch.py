@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f1a7b20d9895dcad
-#   text hash     0d7dfb83ddc892c7
+#   content hash  d8fb28c8c6d2afb5
+#   text hash     d300e5268adb6e2e
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f9ef7b004474480f
-#   text hash     6a5d8cf4bd7b1a36
+#   content hash  d54a838783359edb
+#   text hash     91e90a4662168a51
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  97b425f7fdf85268
-#   text hash     acbb33288104dc4d
+#   content hash  88ec98df6499eca1
+#   text hash     49946ab7ec0ad7e6
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3ea3412455e57400
-#   text hash     21f4bb4326d740cf
+#   content hash  4d9c014943715a0e
+#   text hash     e8d61b5f7cc6c982
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5e5f6ab614f12a6e
-#   text hash     73ce9a45bebd7906
+#   content hash  3129b358e345965f
+#   text hash     660d85f94bbeb08a
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

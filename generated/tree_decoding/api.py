@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3803b6a4bff4400d
-#   text hash     76ec617bff68c5d7
+#   content hash  9ba685dbddf631fd
+#   text hash     0ed14fd721ce882f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

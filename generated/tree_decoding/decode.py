@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8a46e63baa3690d8
-#   text hash     443b7e856ae481bc
+#   content hash  e4303feb2b39a085
+#   text hash     9851af0ef06be230
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

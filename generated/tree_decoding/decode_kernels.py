@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e009c557128034df
-#   text hash     6fc5036b5ab65d67
+#   content hash  181a0831b35c7a0a
+#   text hash     3ef60c5dd81fe266
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

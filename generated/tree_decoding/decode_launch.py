@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e75b33fe0c519983
-#   text hash     b87dbdf5b7dca1ad
+#   content hash  948db46cf6ecd6bc
+#   text hash     ab4439604181b015
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  04831a119f78e727
-#   text hash     3a6125bd87d4b72a
+#   content hash  65e31a01d1f020fd
+#   text hash     9ba31cad79e5ffc7
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

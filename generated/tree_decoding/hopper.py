@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0bb83dae83d6561b
-#   text hash     6d93cb47ee2b32f1
+#   content hash  1e26a53b75af7d5b
+#   text hash     075262ca151d238a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  86e1b7b5f45b5e28
-#   text hash     621224440269a4e7
+#   content hash  42cf3296a3e62d2b
+#   text hash     c21cf6a9fcab9943
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

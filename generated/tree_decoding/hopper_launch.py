@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c221564addea8a9b
-#   text hash     7ee368c303d3bfeb
+#   content hash  d98df9bf9d798933
+#   text hash     c7cf2640b0a6fffc
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

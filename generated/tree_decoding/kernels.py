@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cbbe51e58f37d58c
-#   text hash     44f0cf46bec02baf
+#   content hash  c3b108928bb1ab9a
+#   text hash     1ec31e64bc20c08b
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

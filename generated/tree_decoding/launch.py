@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3451c8c4ee453b02
-#   text hash     2e5b53a60764530b
+#   content hash  64dad968e47f343b
+#   text hash     507e242ccc9abf43
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c7377f0a71841bb1
-#   text hash     17dd714c9f3d4a5f
+#   content hash  d34dfd35c7b637ee
+#   text hash     c39bbb55f081c18e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -242,6 +242,10 @@ def test_keys_without_weight_are_not_read(name: str, tmp_path: Path) -> None:
         ("mask: [causal]\nscore: [alibi, alibi]", False),
         ("mask: [causal]\nscore: [alibi, log_decay]", False),
         ("mask: [causal]\nscore: [{softcap: {cap: 20}}, alibi]", False),
+        ("mask: [causal]\nscore: [alibi, {expr: score + score}]", False),
+        ("mask: [causal]\nscore: [{expr: score + score - 0.5 * (q - k)}]", False),
+        ("mask: [causal]\nscore: [{expr: score - (0.5 * (q - k) - score)}]", False),
+        ("mask: [causal]\nscore: [{expr: score + score}, log_decay]", False),
     ],
 )
 def test_which_weights_vanish(text: str, found: bool, tmp_path: Path) -> None:

@@ -52,6 +52,17 @@ class Node:
             yield from arg.inside_out()
         yield self
 
+    def summands(self, sign: int = 1) -> Iterator[tuple[int, Node]]:
+        """The signed parts of a sum of floats, in order."""
+        if self.op in ("+", "-") and self.type == "float":
+            left, right = self.args
+            yield from left.summands(sign)
+            yield from right.summands(sign if self.op == "+" else -sign)
+        elif self.op == "neg" and self.type == "float":
+            yield from self.args[0].summands(-sign)
+        else:
+            yield sign, self
+
     def replaced(self, other: Callable[[Node], Node | None]) -> Node:
         """The expression with `other` nodes in place of those for which there is one; nothing below these changes."""
         found = other(self)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from ..expressions.inputs import Input
 from ..expressions.linear_forms import number
@@ -115,7 +115,7 @@ def largest_reset(spec: Spec, given: Input) -> float:
         return -math.inf
     # anything else, such as other summands and functions that jump, may compensate the value
     for term in spec.scores:
-        summands = [(sign, part) for sign, part in _parts(term.score) if part.op != "num"]
+        summands = [(sign, part) for sign, part in term.score.summands() if part.op != "num"]
         expected = [(1, SCORE), *(((1, reads[0]), (-1, reads[1])) if term is below[0] else ())]
         if len(summands) != len(expected) or not all(one in summands for one in expected):
             return -math.inf
@@ -146,7 +146,7 @@ def _regrouped(node: Node, sums: Collection[object]) -> Node:
     node = dataclasses.replace(node, args=tuple(_regrouped(arg, sums) for arg in node.args))
     if node.op not in ("+", "-") or node.type != "float":
         return node
-    parts = list(_parts(node))
+    parts = list(node.summands())
     pairs = []
     for more in [part for sign, part in parts if sign > 0 and _is_sum(part, sums)]:
         less = next(
@@ -162,17 +162,6 @@ def _regrouped(node: Node, sums: Collection[object]) -> Node:
     for sign, part in rest:
         total = Node("+" if sign > 0 else "-", (total, part))
     return total
-
-
-def _parts(node: Node, sign: int = 1) -> Iterator[tuple[int, Node]]:
-    """The signed parts of a sum of floats, in order."""
-    if node.op in ("+", "-") and node.type == "float":
-        yield from _parts(node.args[0], sign)
-        yield from _parts(node.args[1], sign if node.op == "+" else -sign)
-    elif node.op == "neg" and node.type == "float":
-        yield from _parts(node.args[0], -sign)
-    else:
-        yield sign, node
 
 
 def _is_sum(node: Node, sums: Collection[object]) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ..expressions.inputs import HEAD_AXES
 from ..expressions.linear_forms import linear, variable
 from ..expressions.tree import SCORE, Node
@@ -38,25 +36,18 @@ def falling(spec: Spec) -> Node | None:
     itself = no_late_keys(spec) and all(shows_itself(mask.keep) for mask in spec.masks)
     if not itself or spec.latent or not spec.algorithm.by_query or any(given.scan for given in spec.inputs):
         return None
-    found = [part for term in spec.scores for part in _products(term.score, spec)]
-    return found[0] if len(found) == 1 else None
+    terms = [[*term.score.summands()] for term in spec.scores]
+    if any(parts.count((1, SCORE)) != 1 for parts in terms):
+        return None  # norms limit a score, not a multiple of it
+    more = [part for parts in terms for part in parts if part != (1, SCORE)]
+    return _loss(*more[0], spec) if len(more) == 1 else None
 
 
-def _products(score: Node, spec: Spec, sign: int = 1) -> Iterator[Node | None]:
-    """The numbers by which a term's products fall with the distance; None for anything else than such products."""
-    if score == SCORE and sign == 1:
-        return
-    match score.op, score.args:
-        case "+" | "-", (left, right):
-            yield from _products(left, spec, sign)
-            yield from _products(right, spec, sign if score.op == "+" else -sign)
-        case "neg", (one,):
-            yield from _products(one, spec, -sign)
-        case "*", (left, right):
-            for number, other in ((left, right), (right, left)):
-                if is_number(number, spec) and (ahead := distance(other, spec)):
-                    yield number if ahead * sign < 0 else Node("neg", (number,))
-                    return
-            yield None
-        case _:
-            yield None
+def _loss(sign: int, part: Node, spec: Spec) -> Node | None:
+    """The number by which a signed part of a sum falls with the distance, if it is a product with the distance."""
+    if part.op != "*":
+        return None
+    for number, other in (part.args, part.args[::-1]):
+        if is_number(number, spec) and (ahead := distance(other, spec)):
+            return number if ahead * sign < 0 else Node("neg", (number,))
+    return None

@@ -42,6 +42,7 @@ def kernels(p: SharedParameters) -> tuple[Kernel, ...]:
 
 
 _PART = Parameter("PART", "constexpr", "PART")
+_OF_SUMS = (Parameter("heads", "i32", "sums.shape[-3]"), Parameter("k_rows", "i32", "sums.shape[-1]"))
 
 
 def norms(p: SharedParameters) -> Kernel:
@@ -104,8 +105,7 @@ def _fall(p: SharedParameters) -> tuple[tuple[Block, ...], tuple[Parameter, ...]
         read: tuple[Parameter, ...] = (
             Parameter("sums_ptr", "*fp32", "sums"),
             Parameter("sums_stride_batch", "i32", "runtime.stride(sums, 0)"),
-            Parameter("heads", "i32", "sums.shape[-3]"),
-            Parameter("k_rows", "i32", "sums.shape[-1]"),
+            *_OF_SUMS,
             *(x for x in p.sizes() if x.name == "entries_ptr"),
         )
     else:
@@ -146,8 +146,7 @@ def shorten(p: SharedParameters) -> Kernel:
             Parameter("norms_ptr", "*fp32", "norms"),
             *p.sizes(),
             Parameter("Hkv", "i32", "k.shape[-2]"),
-            Parameter("heads", "i32", "sums.shape[-3]"),
-            Parameter("k_rows", "i32", "sums.shape[-1]"),
+            *_OF_SUMS,
             Parameter("parts", "i32", "norms.shape[-1]"),
             Parameter("own_parts", "i32", f"runtime.cdiv({p.storage.longest[1]}, PART)"),
             _PART,

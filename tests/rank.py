@@ -18,6 +18,8 @@ import devices
 import torch
 import torch.distributed as dist
 
+from attnforge.gpu import interpreter
+
 
 def attended(call: dict[str, Any]) -> dict[str, Any]:
     """Output, LSE and gradients of all ranks, in token order; gradients of inputs that are not split are summed."""
@@ -49,6 +51,8 @@ if __name__ == "__main__":
     place, waits = f"file://{folder}/rendezvous", timedelta(minutes=2)
     if devices.GPU:
         torch.cuda.set_device(rank)
+    else:
+        interpreter.hasten()
     backend = "nccl" if devices.GPU else "gloo"
     dist.init_process_group(backend, init_method=place, rank=rank, world_size=count, timeout=waits)
     for path in sorted(folder.glob("*.call")):

@@ -211,7 +211,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
                 torch.save(asked | {"zigzag": zigzag}, folder / f"{i} {order}.call")
     (folder / "page.py").write_text(page())
     command = [sys.executable, str(Path(__file__).parents[1] / "rank.py"), str(folder)]
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    env = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "generator"), str(ROOT)))}
     ranks = [subprocess.Popen([*command, str(rank), str(RANKS)], env=env) for rank in range(RANKS)]
     assert [rank.wait(300) for rank in ranks] == [0] * RANKS
     return Ran(folder, expected)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import resource
+import traceback
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+import unrewritten
 from triton.language import core, semantic
 from triton.runtime import interpreter as triton_interpreter
 
@@ -77,6 +79,46 @@ def test_it_is_asked_for_twice_without_harm() -> None:
     once = triton_interpreter._patch_lang
     interpreter.prepare_once()
     assert triton_interpreter._patch_lang is once
+
+
+TWICE = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def twice(out_ptr, x, N: tl.constexpr = {first}):
+    y = {value}
+    tl.store(out_ptr + tl.arange(0, N), y + x)
+    if x > 5:
+        no_such_thing
+"""
+
+
+def test_a_function_that_two_packages_have_is_rewritten_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_they_were(monkeypatch, (triton_interpreter.FunctionRewriter, "rewrite_ast"))
+    asked: list[str] = []
+    rewrite = triton_interpreter.FunctionRewriter.rewrite_ast
+    monkeypatch.setattr(
+        triton_interpreter.FunctionRewriter, "rewrite_ast", lambda x: asked.append(x.fn.__module__) or rewrite(x)
+    )
+    interpreter.rewrite_once()
+    for name, first, value, above, wanted in (
+        ("one", 4, "A", 0, [3.0] * 4), ("two", 8, "A", 7, [4.0] * 8), ("three", 4, "B", 0, [5.0] * 4)
+    ):  # fmt: skip
+        path = tmp_path / f"{name}.py"
+        path.write_text("\n" * above + TWICE.format(first=first, value=value))
+        module = unrewritten.module(tmp_path, name)
+        module.A, module.B = tl.constexpr(first // 4), tl.constexpr(3)
+        out = torch.zeros(first)
+        module.twice[(1,)](out, 2)
+        assert out.tolist() == wanted
+        with pytest.raises(triton_interpreter.InterpreterError) as told:
+            module.twice[(1,)](out, 6)
+        assert told.value.__cause__
+        *_, last = traceback.extract_tb(told.value.__cause__.__traceback__)
+        assert (last.filename, last.lineno, last.line) == (str(path), above + 10, "no_such_thing")
+    assert asked == ["one", "three"]
 
 
 @triton.jit

@@ -7,7 +7,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 
@@ -43,6 +43,7 @@ def hasten() -> None:
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     prepare_once()
+    rewrite_once()
     skip_unused_checks()
     remember_types()
     call_directly()
@@ -77,6 +78,40 @@ def prepare_once() -> None:
         return scope
 
     interpreter._patch_lang = patch_lang
+
+
+def rewrite_once() -> None:
+    """Makes the interpreter rewrite a function once, not again for each package that has the same one."""
+    from triton.runtime import interpreter
+
+    rewriter = interpreter.FunctionRewriter
+    rewrite = rewriter.rewrite_ast
+    if hasattr(rewrite, "__wrapped__"):
+        return
+    # code as it was rewritten, by its own: equal code has the same lines, counted from its first one, in any file
+    known: dict[tuple[CodeType, bytes], CodeType] = {}
+
+    @functools.wraps(rewrite)
+    def rewritten(self: Any) -> Any:
+        function: FunctionType = self.fn
+        own = function.__code__
+        key = own.replace(co_firstlineno=0), own.co_linetable
+        if key not in known:
+            made = rewrite(self)
+            if made is not function:  # which has no text
+                first = made.__code__.co_firstlineno - own.co_firstlineno
+                known[key] = made.__code__.replace(co_firstlineno=first)
+            return made
+        names = function.__globals__
+        for name, value in vars(interpreter).items():  # rewritten code calls some of these
+            names.setdefault(name, value)
+        code = known[key]
+        code = code.replace(co_filename=own.co_filename, co_firstlineno=own.co_firstlineno + code.co_firstlineno)
+        made = FunctionType(code, names, function.__name__, function.__defaults__)
+        made.__annotations__ = function.__annotations__
+        return made
+
+    rewriter.rewrite_ast = rewritten
 
 
 def skip_unused_checks() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .folding import LARGEST
@@ -162,6 +162,7 @@ class Tile:
     minimums: Mapping[str, float]
     low: tuple[Linear, ...] = ()  # only the tile's positions from here on matter
     high: tuple[Linear, ...] = ()  # and only those up to here
+    proofs: dict[Linear, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def limits(self) -> dict[str, tuple[int, int]]:
@@ -306,6 +307,11 @@ class Tile:
         return self._never_negative(b - a)
 
     def _never_negative(self, form: Linear) -> bool:
+        if form not in self.proofs:  # the same few forms are asked for again and again
+            self.proofs[form] = self._proves(form)
+        return self.proofs[form]
+
+    def _proves(self, form: Linear) -> bool:
         form = self._without_pairs(form)
         for part, factor in form.terms:
             if rounded := self._rounded(part, factor):

@@ -249,7 +249,7 @@ def _ordered(found: list[_Range]) -> list[_Range]:
 def _first_joined(ranges: list[_Range]) -> list[_Range] | None:
     """The ranges with one pair merged, exact unions first; None if no pair has to be."""
     pairs = list(itertools.combinations(ranges, 2))
-    unordered = [(a, b) for a, b in pairs if not a.seen.below(b.seen) and not b.seen.below(a.seen)]
+    unordered = ((a, b) for a, b in pairs if not a.seen.below(b.seen) and not b.seen.below(a.seen))
     unions = ((a, b, a.union(b)) for a, b in pairs)
     for a, b, one in itertools.chain(unions, ((a, b, a.hull(b)) for a, b in unordered)):
         if one is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import recompiling
 from compiling import Compiler
 from devices import INTERPRETER
 from hypothesis import HealthCheck, settings
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, settings
 # the duration of a draw means nothing while other tests keep the machine busy
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+recompiling.once()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

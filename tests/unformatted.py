@@ -80,6 +80,13 @@ def launches(path: Path, folder: Path, head_dim: int, dtype: str, v_dim: int | N
     return cases.rendered(made, planned, folder, head_dim, dtype, v_dim)
 
 
+def shipped(name: str, head_dim: int, dtype: str, v_dim: int | None = None) -> cases.Cases:
+    """The kernels of a variant's package in `generated`, as cases for the compiler."""
+    path = resources.variants()[name]
+    planned = plan.build(spec.load(path, terms=resources.terms_for(path)))
+    return cases.written(planned, Path(__file__).parents[1], head_dim, dtype, v_dim)
+
+
 @contextlib.contextmanager
 def of_plan(planned: plan.Plan) -> Iterator[None]:
     """A context in which everything is rendered from this plan, as templates print it."""

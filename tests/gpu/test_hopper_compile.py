@@ -12,14 +12,12 @@ pytestmark = pytest.mark.slow
 
 CODE = """
 import sys
-from pathlib import Path
 import unformatted
 from attnforge.gpu import compile
-from attnforge.source import resources
 
 target = compile.targets(["sm_90"])["sm_90"]
 head_dim, v_dim = map(int, sys.argv[4:6])
-launches = unformatted.launches(resources.variants()[sys.argv[2]], Path(sys.argv[1]), head_dim, "bf16", v_dim)
+launches = unformatted.shipped(sys.argv[2], head_dim, "bf16", v_dim)
 case, *more = (case for case in launches.of("sm_90") if case.name == sys.argv[3])  # `more` for longer sequences
 """
 MEASURED = """

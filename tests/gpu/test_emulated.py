@@ -824,7 +824,7 @@ def test_dropout_draws_the_same_everywhere(size: int) -> None:
 
 def of_padded(package: Package, of: Plan, kind: str, size: int, length: int = 300) -> Iterator[float]:
     """How far out, the LSE and gradients of a padded batch are from the reference's; padding of q, k and v is NaN."""
-    heads = (2, 1) if size == 256 else (4, 2)
+    heads = (4, 2) if size == 64 else (2, 1)  # kernels find these at every size
     queries, places = padding.of(kind, length)
     call = calls.make(of, Sizes(3, queries, length, *heads, size, size, "fp16").of(of.spec), "cpu")
     given, queries_out = padding.leaves(call.operands, places)

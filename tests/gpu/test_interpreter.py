@@ -104,7 +104,7 @@ def test_a_function_that_two_packages_have_is_rewritten_once(tmp_path: Path, mon
     )
     interpreter.rewrite_once()
     for name, first, value, above, wanted in (
-        ("one", 4, "A", 0, [3.0] * 4), ("two", 8, "A", 7, [4.0] * 8), ("three", 4, "B", 0, [5.0] * 4)
+        ("rewritten_a", 4, "A", 0, [3.0] * 4), ("as_a", 8, "A", 7, [4.0] * 8), ("rewritten_b", 4, "B", 0, [5.0] * 4)
     ):  # fmt: skip
         path = tmp_path / f"{name}.py"
         path.write_text("\n" * above + TWICE.format(first=first, value=value))
@@ -118,7 +118,7 @@ def test_a_function_that_two_packages_have_is_rewritten_once(tmp_path: Path, mon
         assert told.value.__cause__
         *_, last = traceback.extract_tb(told.value.__cause__.__traceback__)
         assert (last.filename, last.lineno, last.line) == (str(path), above + 10, "no_such_thing")
-    assert asked == ["one", "three"]
+    assert asked == ["rewritten_a", "rewritten_b"]
 
 
 @triton.jit

@@ -350,6 +350,17 @@ def test_bounds_stay_within_int32(mask: str, along: Literal["k", "q"]) -> None:
             assert -(2**31) <= evaluate(node, scene) < 2**31, text(node)
 
 
+@pytest.mark.parametrize("mask", ["k * 48000 // 44100 <= q", "k * 48000 // size <= q", "k * 48000 // size < 3 * q"])
+def test_quotients_of_large_multiples_are_solved(mask: str) -> None:
+    (span,) = spans(expression(mask), "k", INPUTS, MINIMUMS)
+    assert span.hi and span.full_hi
+    for q in (7, 12_175, 12_180, 500_000, 2**26):
+        scene = scenes(2**28, 2**28, size=44100) | {"q": q, "q_first": q, "q_last": q}
+        for end in (span.hi, span.full_hi):
+            past = int(evaluate(end, scene))
+            assert [evaluate(expression(mask), scene | {"k": k}) for k in (past - 1, past)] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("given_text", "expected"),
     [

@@ -265,12 +265,15 @@ class Tile:
         product = atom(_int("*", whole.node(), scalar)) if whole.terms else Linear()
         return product + atom(scalar) * form.constant
 
-    def scaled_back(self, form: Linear, divisor: Node) -> Linear:
-        """`form * divisor`, where the form bounds a quotient by that divisor; clamped beyond all positions."""
+    def scaled_back(self, form: Linear, divisor: Node, most: int) -> Linear:
+        """`form * divisor`, where the form bounds a quotient by that divisor; clamped beyond all dividends.
+
+        These lie within `most` of 0.
+        """
         harmless = len(form.terms) <= 1 and abs(form.constant) <= 3
         if not (harmless and all(abs(f) == 1 and a.op == "//" and a.args[1] == divisor for a, f in form.terms)):
             by = divisor.value if isinstance(divisor.value, int) else divisor
-            limit = floor_divided(Linear((), _MARGIN), by) + 2
+            limit = floor_divided(Linear((), max(most, _MARGIN)), by) + 2
             form = self.greatest([self.least([form, limit]), -limit])
         return self.times(form, divisor)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..expressions.linear_forms import Linear, Tile, ceil_divided, floor_divided, linear, variable
 from ..expressions.tree import Node
+from ..expressions.whole_numbers import Ranges
 
 _CONJUNCTIONS = 8  # more of them than this are merged
 _SPLITS = 7  # levels of nested abs, min, max and where that are split into cases
@@ -133,13 +134,14 @@ class Normal:
             return None
         by = scalar.value if isinstance(scalar.value, int) else scalar
         value, rest = linear(inner), form.without(part)
+        most = max(map(abs, Ranges(self._tile.limits).of(inner)))
         if factor > 0:
             bound = floor_divided(-rest, factor)
             if part.op == "*":
                 return value - floor_divided(bound, by)
-            return value - self._tile.scaled_back(bound, scalar) - linear(scalar) + 1
+            return value - self._tile.scaled_back(bound, scalar, most) - linear(scalar) + 1
         bound = ceil_divided(rest, -factor)
-        return (ceil_divided(bound, by) if part.op == "*" else self._tile.scaled_back(bound, scalar)) - value
+        return (ceil_divided(bound, by) if part.op == "*" else self._tile.scaled_back(bound, scalar, most)) - value
 
 
 def _one(literal: AtMostZero | Holds | Unknown) -> Conjunction:

@@ -28,6 +28,8 @@ TEXTS = {
     "shared": "mask: [causal]\nscore: [expr: 'score + (x[q] - x[k]) + 0.01 * y[k]']\n"
     "inputs:\n  x: {axes: [head, token], scan: cumsum}\n  y: {axes: [token], scan: cumsum}",
     "decays_both_ways": "score: [log_decay]",
+    "decays_in_a_mask": "mask: [causal, expr: 'x[k] < -0.6 or x[q] > -0.4']\nscore: [expr: 'score + (x[q] - x[k])']\n"
+    "inputs: {x: {axes: [batch, token, head], scan: cumsum}}",
     "left_out": "mask: [causal]\nscore: [expr: 'score + (x[q] - x[k])']\n"
     "inputs: {x: {axes: [batch, token, head], scan: cumsum, default: -0.125}}",
 }
@@ -242,6 +244,13 @@ def test_sums_by_themselves_are_of_all_tokens(variant: Find) -> None:
         module.decode.attend_with_cache(
             torch.stack(s.q), c.k, c.v, s.seq_lens, x=c.stored(rows), **c.pages() | {"page_table": table}
         )
+
+
+def test_masks_read_sums_of_all_tokens(variant: Find) -> None:
+    s = Sequences([210, 100, 70], [2, 2, 2])
+    c, rows = Cache(s, page=4), [x / 50 for x in decays(s)]
+    module = variant("decays_in_a_mask")
+    agree(module, s, decode(module, s, c, {"x": c.stored(rows)}), lambda b: {"x": rows[b][None]})
 
 
 def test_late_differences_are_as_exact_as_early_ones(variant: Find) -> None:

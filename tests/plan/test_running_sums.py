@@ -76,6 +76,22 @@ def test_sums_of_bfloat16_learn(tmp_path: Path) -> None:
     torch.testing.assert_close(*found, rtol=2e-2, atol=2e-2)
 
 
+def test_masks_read_whole_sums(tmp_path: Path) -> None:
+    """Kernels measure sums from the first token of a tile, which only differences may be compared with."""
+    text = "mask: [causal, {expr: 'x[k] > -2 or x[k] < x[q] + 0.5 or x[q] < -3'}]\nscore: " + DECAY + "}}"
+    write(RandomSpec("limited", f"name: limited\n{text}\n"), tmp_path)
+    checks = suite(tmp_path, "limited").checks
+    make = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 100, 2, 16, generator=make).to(DEVICE).requires_grad_() for _ in range(3))
+    falls = -0.08 * torch.rand(100, generator=make).to(DEVICE)
+    found = []
+    for attend in (checks.attention, checks.reference):
+        out, lse = attend(q, k, v, x=falls, return_lse=True)
+        found.append((out, lse, *torch.autograd.grad(out.square().sum(), (q, k, v))))
+    for got, expected in zip(*found, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)
+
+
 def test_gradients_by_pairs_see_documents_without_a_mask(tmp_path: Path) -> None:
     path = tmp_path / "both.yaml"
     path.write_text("name: both\nscore: [log_decay, bias]\n")

@@ -65,7 +65,8 @@ def in_cache(spec: Spec) -> Spec:
 def differ(spec: Spec) -> bool:
     """True if running sums are read only as differences between the sum at a query and the one at a key."""
     sums = {given.name for given in spec.inputs if given.scan}
-    roots = (*(term.keep for term in spec.masks), *(term.score for term in in_cache(spec).scores))
+    terms = in_cache(spec)
+    roots = (*(term.keep for term in terms.masks), *(term.score for term in terms.scores))
     read = [node for root in roots for node in root.walk()]
     elsewhere = any(_is_sum(node, sums) and node.args[0] not in (_Q, _K) for node in read)
     return not elsewhere and {anchor(name) for name in sums}.isdisjoint(str(n.value) for n in read if n.op == "local")
@@ -77,10 +78,11 @@ def anchor(name: object) -> str:
 
 
 def _with_parts(spec: Spec, masks: Sequence[MaskTerm], parts: Sequence[Input]) -> Spec:
-    """The spec with parts of running sums, masks that read them, and scores that add anchors to single sums."""
+    """The spec with parts of running sums, masks that read them, and terms that add anchors to single sums."""
     sums = {given.name for given in spec.inputs if given.scan}
+    shown = (MaskTerm(term.label, _absolute(_regrouped(term.keep, sums), sums)) for term in spec.masks)
     scores = tuple(ScoreTerm(term.label, _absolute(_regrouped(term.score, sums), sums)) for term in spec.scores)
-    return dataclasses.replace(spec, masks=(*spec.masks, *masks), scores=scores, inputs=(*spec.inputs, *parts))
+    return dataclasses.replace(spec, masks=(*shown, *masks), scores=scores, inputs=(*spec.inputs, *parts))
 
 
 def by_distance(keep: Node, spec: Spec) -> Node:

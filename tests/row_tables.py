@@ -36,6 +36,8 @@ SPECS = {
     "inputs: {near: {axes: [head, query, 10], grad: true}}",
     "given after a cap": "score: [{softcap: {cap: 3}}, {expr: 'score + near[clamp(q - k, 0, 9)]'}]\nmask: [causal]\n"
     "inputs: {near: {axes: [head, query, 10]}}",
+    "of both, doubled": "score: [{expr: '(score + ahead[clamp(k - q + 9, 0, 18)] + back[clamp(q - k, 0, 9)]) * 2'}]\n"
+    "inputs: {ahead: {axes: [batch, head, query, 19]}, back: {axes: [batch, head, key, 10]}}",
     "of a window": "mask: [causal, {sliding_window: {size: 60}}]\nscore: [{expr: 'score + near[clamp(q - k, 0, 9)]'}]\n"
     "inputs: {near: {axes: [batch, head, query, 10], grad: true}}",
     "of documents": "mask: [causal, segments]\nscore: [{expr: 'score + near[clamp(q - k, 0, 9)]'}]\n"
@@ -45,7 +47,7 @@ SPECS = {
     "with dropout": "dropout: true\nscore: [{expr: 'score + near[clamp(k - q + 9, 0, 18)]'}]\n"
     "inputs: {near: {axes: [batch, head, query, 19], grad: true}}",
 }  # fmt: skip
-DIFFERENTIATED = {"given", "given after a cap", "of both in one term"}
+DIFFERENTIATED = {"given", "given after a cap", "of both in one term", "of both, doubled"}
 """Those whose gradients kernels for Hopper GPUs compute: tables that learn have portable kernels."""
 
 

@@ -277,7 +277,7 @@ def of(terms: KernelTerms, rows: str = "", *, aside: bool = False) -> UniformEnt
     """
     found, scores, size = list[UniformEntry](), terms.factored.scores, rows or BLOCKS[terms.own]
     for i, score in enumerate(scores):
-        last = aside and all(map(_only_adds, scores[i + 1 :]))
+        last = aside and terms.factored.outer == 1 and all(map(_only_adds, scores[i + 1 :]))
         node, chain = score, list[UniformEntry]()
         while node.op in ("+", "-") and node.args[1].op == "input":
             access = terms.access(node.args[1])

@@ -32,6 +32,8 @@ SPECS = {
     "inputs: {near: {axes: [head, query, 10], grad: true}}",
     "beside a bias": "score: [{expr: 'score + near[clamp(q - k, 0, 9)]'}, relative_bias]\nmask: [causal]\nsink: true\n"
     "inputs: {near: {axes: [head, query, 10], grad: true}}",
+    "in place of a score": "score: [{expr: 'far - near[clamp(q - k, 0, 9)]'}, {expr: 'score + q / 64'}]\n"
+    "inputs: {near: {axes: [head, query, 10], grad: true}, far: {axes: [key]}}",
     "beside half a score": "score: [{expr: 'score / 2 + near[clamp(q - k, 0, 9)]'}]\n"
     "inputs: {near: {axes: [head, query, 10], grad: true}}",
     "given after a cap": "score: [{softcap: {cap: 3}}, {expr: 'score + near[clamp(q - k, 0, 9)]'}]\nmask: [causal]\n"

@@ -277,6 +277,8 @@ def of(terms: KernelTerms, rows: str = "", *, aside: bool = False) -> UniformEnt
     """
     found, scores, size = list[UniformEntry](), terms.factored.scores, rows or BLOCKS[terms.own]
     for i, score in enumerate(scores):
+        if SCORE not in score.walk():
+            continue  # its text is added to a tile of zeros
         last = aside and terms.factored.outer == 1 and all(map(_only_adds, scores[i + 1 :]))
         node, chain = score, list[UniformEntry]()
         while node.op in ("+", "-") and node.args[1].op == "input":

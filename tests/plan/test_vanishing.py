@@ -189,6 +189,22 @@ def test_heads_that_reach_all_keys_need_no_norms(name: str, tmp_path: Path, monk
     torch.testing.assert_close(seen[0].double(), parts, rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("slope", ["slopes", "16777216"])
+def test_large_whole_slopes_reach_what_has_a_weight(slope: str, tmp_path: Path) -> None:
+    """The first keys outweigh a fall by more than an int32 holds."""
+    path, count = tmp_path / "steep.yaml", 8192 if devices.GPU else 128
+    text = f"mask: [causal]\nscore: [{{expr: 'score - {slope} * (q - k)'}}]\n"
+    text += "inputs: {slopes: {axes: [head], dtype: int}}\n" if slope == "slopes" else ""
+    path.write_text(f"name: steep\n{text}")
+    unformatted.write(path, tmp_path / "steep")
+    package = unrewritten.module(tmp_path, "steep")
+    q, k = (torch.full((1, count, 1, 16), x, device=DEVICE) for x in (2.0**15, -(2.0**15)))
+    k[:, :PART] *= -1
+    v = torch.arange(count, device=DEVICE).float()[None, :, None, None].expand(-1, -1, -1, 16).contiguous()
+    given = {"slopes": torch.tensor([2**24], device=DEVICE).int()} if slope == "slopes" else {}
+    torch.testing.assert_close(package.attention(q, k, v, **given), package.reference(q, k, v, **given))
+
+
 def heads(x: torch.Tensor) -> torch.Tensor:
     """Values of one head, or of each key head, as those of four query heads."""
     return x.repeat_interleave(4 // x.shape[1], 1)

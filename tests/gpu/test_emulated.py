@@ -562,6 +562,7 @@ PAIRED = {
     "score: [bias]\nmask: [causal, {sliding_window: {size: 70}}]": True,
     "score: [bias]\nmask: [causal]\ndropout: true": None,
     "score: [{expr: 'score + lift'}]\ninputs: {lift: {axes: [batch, kv_head, query, key], grad: true}}": False,
+    "score: [bias, bias]": False,
     "score: [{expr: 'score - 2 * lift'}]\ninputs: {lift: {axes: [head, query, key], grad: true}}": False,
     "score: [{expr: 'score + lift'}]\ninputs: {lift: {axes: [batch // 2, query, key], grad: true}}": False,
     "score: [{softcap: {cap: 3}}, bias]": False,

@@ -228,8 +228,9 @@ class PairTiles:
         if not self.input.grad or any(axis.divided for axis in self.input.axes):
             return False
         terms = KernelTerms(self.shared.spec, "q", alone=(self.access,)).backward_terms
-        slopes = (slope for term in terms for slope in (term.slope, *(slope for _, slope in term.sums)))
-        return all(slope.text is None and slope.sign == "+" for slope in slopes)
+        added = [slope for term in terms for _, slope in term.sums]
+        slopes = (*added, *(term.slope for term in terms))
+        return len(added) == 1 and all(slope.text is None and slope.sign == "+" for slope in slopes)
 
     @property
     def gradient(self) -> Parameter:

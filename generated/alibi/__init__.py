@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3868b1f2c110443a
-#   text hash     1f962d1327e08223
+#   content hash  3eb5e88d2e1b40b3
+#   text hash     090b4ef8243e01fa
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  05dac13b3620b436
-#   text hash     faade1bea646fb28
+#   content hash  737d597e6cf9578a
+#   text hash     5592b428df5811be
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

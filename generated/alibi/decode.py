@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e1e65dc828768710
-#   text hash     840510c1758ebd56
+#   content hash  54fe3f865d8692a7
+#   text hash     81dd89daad7fe980
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b0009ced02099dce
-#   text hash     a4254b45dfde9e84
+#   content hash  24f20d0feffee23f
+#   text hash     e48b0d088312efe9
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

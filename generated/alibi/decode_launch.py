@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bf287753a0aff047
-#   text hash     5f048caa7713ca37
+#   content hash  7bc2afeb403ac229
+#   text hash     1a92f1c2a879da79
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2e094b23beba53d7
-#   text hash     940101cccb59459e
+#   content hash  2e237c8adbbf29d1
+#   text hash     114828d395d95c6d
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  eaa82c0227080438
-#   text hash     2872857c26228c3f
+#   content hash  43fea45bd05c91b8
+#   text hash     987887d010e5b9dd
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7ef40a95c6859f3e
-#   text hash     963acc3fc501a1f8
+#   content hash  8ecbca573790beb9
+#   text hash     f89ec9c1588aae2a
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

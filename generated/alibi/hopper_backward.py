@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5137962c84cbe647
-#   text hash     ef107fa244d57451
+#   content hash  f56033c6dad8189d
+#   text hash     f799bef90469c5c4
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

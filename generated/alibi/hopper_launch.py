@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  169896cc88646e3d
-#   text hash     6c6d245976895a42
+#   content hash  8259d330c05ac4ea
+#   text hash     8cc5c791ea7cc69d
 #   render with   attnforge render specs/alibi.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

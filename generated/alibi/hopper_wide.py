@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6c41699ca3c83322
-#   text hash     d3221c3bbab95d86
+#   content hash  ea70807673e77c00
+#   text hash     316d657249ddb567
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

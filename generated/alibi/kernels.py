@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  22d6a7c26dfeba14
-#   text hash     fe77745bd943a25d
+#   content hash  c5a24684b36860de
+#   text hash     f2c5860844586e39
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

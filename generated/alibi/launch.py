@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dc6e1c37698901c2
-#   text hash     f3dbd3f5672552e2
+#   content hash  dd8d90b24d6faace
+#   text hash     19490470e4dc0984
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

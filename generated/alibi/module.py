@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a5e3183c1af15fe9
-#   text hash     25f67c4697e6c301
+#   content hash  346fdcca2677a466
+#   text hash     918dc8df6d004ff0
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7ac8170fd82e9fb7
-#   text hash     e18078e416497ac0
+#   content hash  0492d4f74514eba9
+#   text hash     670061b232228e07
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

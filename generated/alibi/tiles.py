@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1126c0a7f2244273
-#   text hash     6af07aefc5971a2c
+#   content hash  a8678449fd5cc30e
+#   text hash     3bc01fee481caced
 #   render with   attnforge render specs/alibi.yaml
 """The tile shapes with which kernels are launched.
 

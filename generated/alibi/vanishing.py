@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5a716eb77f485e97
-#   text hash     15df3e3bad989fc2
+#   content hash  2586ec55e22bdb9e
+#   text hash     300d2428440a3c18
 #   render with   attnforge render specs/alibi.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

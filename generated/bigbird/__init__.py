@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  04509ca15791d8a3
-#   text hash     09bbb8396b7c4cf3
+#   content hash  971372f13b70191f
+#   text hash     62e434a984f2a09b
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  850467f73d399623
-#   text hash     6914e66f5af25bbd
+#   content hash  799a5cddc1fc303c
+#   text hash     1e8108fb1823f2b0
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7e40da1feb21cac2
-#   text hash     88c94ca2c98fd795
+#   content hash  58c8edde99e1fd34
+#   text hash     f7f6d3473abd4340
 #   render with   attnforge render specs/bigbird.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

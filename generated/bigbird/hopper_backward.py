@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  34b6a17dc4df4b3b
-#   text hash     d74f249fe46f60c6
+#   content hash  f2e5d18e0f33f36e
+#   text hash     2549b9a7281600ee
 #   render with   attnforge render specs/bigbird.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1e3d20467e88731e
-#   text hash     1941ad2d20738521
+#   content hash  a3bdb3163bc06cf3
+#   text hash     b6a3485ceb6858f5
 #   render with   attnforge render specs/bigbird.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

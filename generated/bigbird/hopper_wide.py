@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8ebb0f0a2690e176
-#   text hash     653756a5db854db3
+#   content hash  ee4ac440cc648337
+#   text hash     1c3a2a988042be57
 #   render with   attnforge render specs/bigbird.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aad6de78465f801f
-#   text hash     f95cfca266f8ac83
+#   content hash  6c5781feb974fbec
+#   text hash     c932050d7d0e03f0
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

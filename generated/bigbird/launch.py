@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c668f0b6e930e4cd
-#   text hash     eb0874a7b566b2cf
+#   content hash  bce71b86b76ede9f
+#   text hash     16adc8233c5994b2
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

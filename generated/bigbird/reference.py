@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e7c6c01f19d6ddd2
-#   text hash     4176a8493933c8c3
+#   content hash  121d9f9285ca4e75
+#   text hash     1470e649563ec177
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cebf565b9023c2c0
-#   text hash     e54e0c64474465d9
+#   content hash  5f7d773520dfee32
+#   text hash     801077350ff1da99
 #   render with   attnforge render specs/bigbird.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b2d9d5eb5f1e613e
-#   text hash     af7a0d8edb0c37ad
+#   content hash  1a4fa6ba1eb8cc78
+#   text hash     20ca80dd84515084
 #   render with   attnforge render specs/bigbird.yaml
 """The tile shapes with which kernels are launched.
 

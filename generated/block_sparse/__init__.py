@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ee451562bc5aca8c
-#   text hash     b7c71f16ff7db93e
+#   content hash  bc58326364cc6372
+#   text hash     17e45772f0e1d68a
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

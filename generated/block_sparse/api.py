@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d497d9320b78e259
-#   text hash     39b3959532846a92
+#   content hash  013c64e2fb99d41e
+#   text hash     a17314d3734100b8
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

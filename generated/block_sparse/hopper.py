@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  46c5ebb5d521e8ac
-#   text hash     2f82d0956ec997c4
+#   content hash  1afea3ccdf105024
+#   text hash     f58f8776a8e2cb63
 #   render with   attnforge render specs/block_sparse.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

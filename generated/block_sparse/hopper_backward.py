@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  58cdcb5ed4c4b581
-#   text hash     d91f40170aaa923b
+#   content hash  9ca8da0b06bd88a8
+#   text hash     0a7deb9100f51093
 #   render with   attnforge render specs/block_sparse.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6e57806101bdd37f
-#   text hash     c8dc383d5bdd028b
+#   content hash  7ae646fd5c12096c
+#   text hash     827108d14475ea4e
 #   render with   attnforge render specs/block_sparse.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

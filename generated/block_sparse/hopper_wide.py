@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3ad2c380ff2c3fe1
-#   text hash     b8ef4d4afd4d3473
+#   content hash  06847e1442103419
+#   text hash     17dbbe9c4d8d0feb
 #   render with   attnforge render specs/block_sparse.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2284a054646dde03
-#   text hash     f94fc20e1f64db48
+#   content hash  bb15929332dffc50
+#   text hash     b45c9c244f9d32e1
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

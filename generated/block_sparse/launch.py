@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f1c207be9a0c5cbc
-#   text hash     29f5b1e5eff739bf
+#   content hash  a40f8ac11e310369
+#   text hash     44053d59cd60e85d
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

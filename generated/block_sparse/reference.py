@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  66f5b9a1195af84d
-#   text hash     43009df264a152fd
+#   content hash  a84d0be367049f9c
+#   text hash     5301462d2fe55e2a
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

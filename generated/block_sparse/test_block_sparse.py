@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ad5a31b292b1b4b6
-#   text hash     2451f8be589490ee
+#   content hash  c2a0e9e2a2ed86dd
+#   text hash     e7e013df137c8837
 #   render with   attnforge render specs/block_sparse.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0089417866d8f17b
-#   text hash     786e7f813eb17829
+#   content hash  805595051574e1f0
+#   text hash     6bcdb99e75925368
 #   render with   attnforge render specs/block_sparse.yaml
 """The tile shapes with which kernels are launched.
 

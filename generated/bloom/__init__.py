@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  71814b6120e70224
-#   text hash     870a0c2f2e723f90
+#   content hash  6961cf9034b0ddbb
+#   text hash     dab985441b9652a8
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ea77e42b865caca5
-#   text hash     4b8c745c0ec84a01
+#   content hash  7bb736369c1a493c
+#   text hash     c58614bd4ff08bc6
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9119679a079e1aba
-#   text hash     b433ce5dc44b16f0
+#   content hash  b82287e34f4bbb4d
+#   text hash     5d96a83c48b92087
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  23057a8ce2531759
-#   text hash     58e05ec7263eb272
+#   content hash  64c67b872bfc38b2
+#   text hash     ee41c47552c91be7
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3de4ae3258a9c4ad
-#   text hash     d401510c4a43e751
+#   content hash  bcb75f6f0b374698
+#   text hash     3bf4c0b06c52e54b
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

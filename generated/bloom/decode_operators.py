@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4093cb589df8f4e6
-#   text hash     d99ab9c96a2b868a
+#   content hash  a91025761d0adfe7
+#   text hash     736863812d216e7f
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

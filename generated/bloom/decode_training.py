@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  edd2b790dabb64df
-#   text hash     80ceb4bbc6cab5a3
+#   content hash  3f32b0f4067bdf6d
+#   text hash     574e47348e91b950
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

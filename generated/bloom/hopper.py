@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7902a90feca46e69
-#   text hash     aba72be59b9b2b95
+#   content hash  c3f6a5608d7b568b
+#   text hash     8f3d6846c149368c
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4c33c4742ccc9563
-#   text hash     6b31ecc8e3822eba
+#   content hash  0fc8ede9d2e2f702
+#   text hash     622da4554616dbf7
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  344e4bbbebbc87e3
-#   text hash     38da5e75ec98f373
+#   content hash  d6605ff1f7d031a5
+#   text hash     f86180bdd02e662c
 #   render with   attnforge render specs/bloom.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

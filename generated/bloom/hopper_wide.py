@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8b0a9609d74fbf7b
-#   text hash     a4e53538c62b04ae
+#   content hash  3ec476b6ff75a40d
+#   text hash     f5f9061cc7bf7ce6
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f4b9788e01f405c3
-#   text hash     f3e41fcbb9d065a5
+#   content hash  8d6c9a343cae498d
+#   text hash     f8692016d67f81c5
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  69bea367189c1a40
-#   text hash     ed1f3f2296fe18d1
+#   content hash  b8737701b4dfe796
+#   text hash     ba3dc3e1eb386dcc
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

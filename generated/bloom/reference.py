@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  af543029c7db4b6e
-#   text hash     926cc8817d0aaa1a
+#   content hash  5ec650bb54b8df67
+#   text hash     a9880a3b51aea1ca
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

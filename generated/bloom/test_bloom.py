@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ce0149a9fb977b89
-#   text hash     64168fec68f49cc6
+#   content hash  27046e00692888b7
+#   text hash     c6b3dd8a9199a546
 #   render with   attnforge render specs/bloom.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

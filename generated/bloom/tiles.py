@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7b7b976655e4b8ec
-#   text hash     97a13a6159c317c7
+#   content hash  35145d218befb470
+#   text hash     bc2516926af6b1df
 #   render with   attnforge render specs/bloom.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  143d7236d09a063c
-#   text hash     fcf23610fe5af6f0
+#   content hash  7c4c1446e00866fa
+#   text hash     3871a2578ab84bd2
 #   render with   attnforge render specs/bloom.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b0749f596e464ab
-#   text hash     a85a4ff0e43fd9cb
+#   content hash  1735d2d472324cfc
+#   text hash     5a13297dcafe1e0f
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

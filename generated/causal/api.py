@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b988bfd3958620ae
-#   text hash     b7a57ffbe01db916
+#   content hash  8a0a8c2da2785998
+#   text hash     8cf8f3ad98983492
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

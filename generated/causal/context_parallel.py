@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  127419e418a30080
-#   text hash     d64c31082d9e6396
+#   content hash  67acd48570c95b2b
+#   text hash     a47953d7e68dee95
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

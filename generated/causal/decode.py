@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7d73f4178e2ad0f1
-#   text hash     b446eab2e6eed34c
+#   content hash  68484cce0b2c7802
+#   text hash     b467650f6f5ca6f2
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

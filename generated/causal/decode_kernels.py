@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3d1187cb92e84148
-#   text hash     e1f5a2c50ee05ee6
+#   content hash  c460ad43bb1d828f
+#   text hash     6000787efe904f34
 #   render with   attnforge render specs/causal.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2ceda6ab86b9d5ac
-#   text hash     faa1fd0b88fed463
+#   content hash  02b2afe70577bbe2
+#   text hash     7aca335517e3d9e8
 #   render with   attnforge render specs/causal.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

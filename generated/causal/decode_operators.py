@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  01a27f83bf6835c7
-#   text hash     101de19cb7a4a4eb
+#   content hash  ee3e54123e45c9d6
+#   text hash     c005fa2dcad2e52b
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  79ed283f21392475
-#   text hash     c9620e3cdfbf3742
+#   content hash  60e7e358d2e87263
+#   text hash     256bd7dfd5012251
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  85204cc5683a153b
-#   text hash     fd3f37473e7943a9
+#   content hash  0718843f2d2728a1
+#   text hash     c585388fc86a6b8b
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

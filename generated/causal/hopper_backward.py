@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f856868eadd7a145
-#   text hash     5894e305651d4928
+#   content hash  19089c79ccd73d1a
+#   text hash     c20810e9657c10a2
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

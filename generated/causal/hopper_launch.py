@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dab7275cd37ae430
-#   text hash     8827e9d76fe97d79
+#   content hash  1838cd7ae09d9873
+#   text hash     c1bc501f8706f161
 #   render with   attnforge render specs/causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  89c9cd54fb0f7a94
-#   text hash     e75cd9a336413e70
+#   content hash  72169c0e77cfc1bb
+#   text hash     82459066da0b0f95
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

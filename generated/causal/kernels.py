@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cdf4277b5c449b23
-#   text hash     b59f10e9df86ac17
+#   content hash  76a1384ad7f9a642
+#   text hash     ea77a697eb3af514
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cdbdfa7f90df716f
-#   text hash     5c2a57ef796b5ec5
+#   content hash  1cd2416210b070a0
+#   text hash     4e860301b59caf82
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dbea889d83676573
-#   text hash     01139d9f6a002775
+#   content hash  941cf7a3f0f7e6f7
+#   text hash     595675ede7b004cc
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

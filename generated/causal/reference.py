@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  78ee3e81185bf867
-#   text hash     f1b37b86ec1f9c52
+#   content hash  a9068600c7f5b08b
+#   text hash     d6fca06a17262f23
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

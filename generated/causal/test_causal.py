@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  27ff513403d0383b
-#   text hash     fe8ade0da129df44
+#   content hash  c14a73912cc43282
+#   text hash     e96f1876bf815bbd
 #   render with   attnforge render specs/causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a1ca48b4696a2fb
-#   text hash     e05abb6112c15c43
+#   content hash  4c2c994c82ed3b70
+#   text hash     2ed39d043062d582
 #   render with   attnforge render specs/causal.yaml
 """The tile shapes with which kernels are launched.
 

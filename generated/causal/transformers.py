@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e26a27cfb68dbec9
-#   text hash     ed3bf54a3f10f5e0
+#   content hash  9b787bf3ede19497
+#   text hash     52e34920411ea80d
 #   render with   attnforge render specs/causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

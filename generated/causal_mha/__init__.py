@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7bedd86e3f695dae
-#   text hash     80e7ec7fb49b8ab6
+#   content hash  471949150b23b503
+#   text hash     cc85efc7c92d62e3
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

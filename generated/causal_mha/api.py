@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a96cdb2b4221c1a4
-#   text hash     42ae15add35d4432
+#   content hash  19b9dd758278ea46
+#   text hash     747c0fe1285d3cf5
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

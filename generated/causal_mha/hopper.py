@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  dd52f1db42b59ae6
-#   text hash     4427c11cb2bd4846
+#   content hash  f6bc9d3b6625b5d9
+#   text hash     d2fc3ce99c222406
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

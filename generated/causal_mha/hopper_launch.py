@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  012dccfa06dabf0c
-#   text hash     bc653d45e6b74fc5
+#   content hash  732f9524e8fd1c54
+#   text hash     c4845c9c94482073
 #   render with   attnforge render specs/causal_mha.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

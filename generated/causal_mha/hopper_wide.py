@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9b5f0614abe945ba
-#   text hash     de1e1977e3e20e58
+#   content hash  19ec7d14d661b383
+#   text hash     2d99980afb06577c
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  76b0741267eeead0
-#   text hash     7ae77c2c1e5be7de
+#   content hash  01adc56a9353bc09
+#   text hash     ef5b2bfa42c0f621
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

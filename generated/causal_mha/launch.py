@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d898245c45f6c29b
-#   text hash     f3cae4658ab669b8
+#   content hash  52afbcdf0ce303d8
+#   text hash     b1dc0b21d502dd94
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c1f12970a40f7398
-#   text hash     1bfdad011fa5437c
+#   content hash  03b4a21cf9c159fa
+#   text hash     9bf43d62e9cc6095
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8449f18395f74ebf
-#   text hash     1a21e444e85de13d
+#   content hash  ba75c01b9caa2410
+#   text hash     b3584fec0d94d7fb
 #   render with   attnforge render specs/causal_mha.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

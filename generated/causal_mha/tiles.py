@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2ece79fa575981c7
-#   text hash     523540c94799a43a
+#   content hash  46308d7f16a719b8
+#   text hash     76a3e2e3d439cc5b
 #   render with   attnforge render specs/causal_mha.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d1fc5b58b9a57eee
-#   text hash     86fe76807ae19edb
+#   content hash  f274d54e9a49ca66
+#   text hash     1ad05e8989244805
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

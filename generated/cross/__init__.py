@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  eb8e4edef95c347f
-#   text hash     55e7d6eaa3cd5156
+#   content hash  ae9ea4da82802118
+#   text hash     8b6a34bdaabf3a42
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

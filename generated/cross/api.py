@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  17aff6effd9f93e1
-#   text hash     27144a38bf8c44b6
+#   content hash  1cdc6b1f4e826613
+#   text hash     098f07cc284a06e4
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9eb6d5e7c590fa36
-#   text hash     497625613f60096a
+#   content hash  1b5ea6a7bc4d070f
+#   text hash     3608722979bc8ab2
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  12e0f442f2e14431
-#   text hash     69f912bdad154fa5
+#   content hash  cc1254b2ca8e5925
+#   text hash     3755895cfceb0a8e
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

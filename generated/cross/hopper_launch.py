@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a2bb3050583da9c8
-#   text hash     bb04c2166feea5f8
+#   content hash  d9e5b4124eb6b538
+#   text hash     4a6e605a67969e0d
 #   render with   attnforge render specs/cross.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  be17749c0193e673
-#   text hash     f6a22a68c26f6ffd
+#   content hash  e9b032a15a573ece
+#   text hash     6cde321ae72440db
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fc99d8b249347283
-#   text hash     50e0861267377eeb
+#   content hash  8aeff6e4101eba5b
+#   text hash     55d07b849989f45e
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

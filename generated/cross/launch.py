@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7c35e48116b2e42e
-#   text hash     87c027c55a0b8a59
+#   content hash  2ad177fd7034fc71
+#   text hash     df593d7e52c3d467
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

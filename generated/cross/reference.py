@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  228b2cef155b0462
-#   text hash     89bdbf43f16e5fba
+#   content hash  95ee85fa5d56f883
+#   text hash     2a32916d668c2127
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

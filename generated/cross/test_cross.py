@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3ca047a76bc58cf3
-#   text hash     2f05960bcdbfda6f
+#   content hash  dd8d64faccd88b32
+#   text hash     c49b64c98512e015
 #   render with   attnforge render specs/cross.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e6efe04e76ade528
-#   text hash     5def7382edca6d71
+#   content hash  e1e9958b39e7a030
+#   text hash     d9f8ee210dfa05b6
 #   render with   attnforge render specs/cross.yaml
 """The tile shapes with which kernels are launched.
 

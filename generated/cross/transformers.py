@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  78a6202fcc65e193
-#   text hash     3dff7b4d7d87e91f
+#   content hash  4a80b098e6eaa1da
+#   text hash     23296efbbb507f1d
 #   render with   attnforge render specs/cross.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2ca8aeef85391fe5
-#   text hash     e1746222e8a6d5c6
+#   content hash  456a80585a20f366
+#   text hash     6dac11462661c898
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

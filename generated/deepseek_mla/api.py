@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  23dfdae841f9fe0b
-#   text hash     b46bfcb067498922
+#   content hash  c0ae4b4764337873
+#   text hash     c7b860257714e36f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0c21b60b7e754faf
-#   text hash     88187bca22ec0e1d
+#   content hash  a94cbc0b776f130b
+#   text hash     5320a3d02e52a11a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9f1616b0de8ad388
-#   text hash     db2d8792350ce346
+#   content hash  ae4bf9d7c2d8dae3
+#   text hash     7658b1778d972a9e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

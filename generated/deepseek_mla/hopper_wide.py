@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aea6978c78bae297
-#   text hash     61e119d31b20cbd3
+#   content hash  2b03de6326367e02
+#   text hash     6eedc548d4ee3348
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

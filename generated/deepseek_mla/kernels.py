@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  cfa146ed870006b6
-#   text hash     b7178c27b3fc3bef
+#   content hash  a6e8498b943b2427
+#   text hash     ef2e8ff0808e7c03
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  97631a45fc94c768
-#   text hash     8e5fd02da01e3b9a
+#   content hash  a2387e625a17cf4c
+#   text hash     2b9aeb5e1da6fbd6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

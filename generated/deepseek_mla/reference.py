@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a7a6bfc0ba811458
-#   text hash     c4db7c957cfa953b
+#   content hash  30bc25fdf8042ada
+#   text hash     d0234f974e7454f9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  370058c1d770af1e
-#   text hash     a6519e47220c2bdd
+#   content hash  ceb794ac2bf4e8f3
+#   text hash     31804f034edcc0ae
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

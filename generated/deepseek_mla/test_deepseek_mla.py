@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d4ad5b79f2053377
-#   text hash     2cdbf80a6d5c2b23
+#   content hash  e8bf76e70d3acd30
+#   text hash     017cfc744413e3c8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9c19fc4f2fcf8f43
-#   text hash     d02f73a311a24124
+#   content hash  ff3e96f0c1549040
+#   text hash     1c7469f9a044fbab
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The tile shapes with which kernels are launched.
 

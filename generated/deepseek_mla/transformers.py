@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f56cb251312a1c68
-#   text hash     3abdf2db3d1c6d20
+#   content hash  e10cdbc995b3ce50
+#   text hash     3a5ae80a554e4a34
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  092a67f77844db40
-#   text hash     1eefb40a2378aeef
+#   content hash  a35fe32c2ef73e4b
+#   text hash     c47341645b4db6b3
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

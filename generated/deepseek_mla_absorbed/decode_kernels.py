@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4080053c05ca3d88
-#   text hash     a53962ddf2a6b908
+#   content hash  68b8c680ef8eaf17
+#   text hash     b2364a6dc73315c6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

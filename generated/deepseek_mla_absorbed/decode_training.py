@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  29c50d831b336bd1
-#   text hash     fdbe3ee21c2e2f68
+#   content hash  a6ed928a666a5e79
+#   text hash     33034e9547f9692d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fac75d65b5e43bc6
-#   text hash     ce234ee95993f48d
+#   content hash  4b115467c463d6d7
+#   text hash     57b0f64aa50a2234
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  625fc6d9c76c4233
-#   text hash     dc29f1183ad886e6
+#   content hash  65064ba38c1b8dac
+#   text hash     6eaf3cbe9a3b58c1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

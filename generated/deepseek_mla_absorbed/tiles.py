@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9d062eb5595eda96
-#   text hash     18748a48f527c1b6
+#   content hash  dbe11a95ed5bb690
+#   text hash     b61bdfe53fa58c68
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f76f104825951c5e
-#   text hash     2067048a7e896259
+#   content hash  ffa061a8953d6e05
+#   text hash     a151c4141a017fb5
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

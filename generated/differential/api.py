@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3f76e9024818a302
-#   text hash     cebff9a5ed72f243
+#   content hash  b83f9231c5169c31
+#   text hash     6632d23582850235
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c5ededc92e8ee73b
-#   text hash     069bd66ac940f503
+#   content hash  1d6b02d387808b14
+#   text hash     fa37d768fba9477b
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  71bc0d9b215d31f5
-#   text hash     6383e95db30916de
+#   content hash  157ccb33120a7269
+#   text hash     d07a2ac84e0c609a
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  09d9136cd2b87b7c
-#   text hash     a1b136a12877fdc0
+#   content hash  7ac980e00d116602
+#   text hash     a342396575dcd023
 #   render with   attnforge render specs/differential.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2f84e4aaa4a21eee
-#   text hash     65b69e7ba2fc6f76
+#   content hash  7cc759bc6d173f02
+#   text hash     3a2866f3306f06f0
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

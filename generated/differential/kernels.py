@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4bd472d185574493
-#   text hash     0537e5a07825f219
+#   content hash  3e05e5c535e5a5e4
+#   text hash     0e9b487e7b08c4c4
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  07a470fea4ff5b3d
-#   text hash     f9418366e6bd3393
+#   content hash  bcf4f17b27e40e19
+#   text hash     ea5442b2e78fb52a
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

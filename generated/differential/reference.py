@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  11e98d833e6b5ed6
-#   text hash     f163bdd3bf5df26d
+#   content hash  a0e87fe410932883
+#   text hash     412a9b4d5db6e3bd
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cd9f7ae792fc8cae
-#   text hash     babb729960f233dc
+#   content hash  464f9b81b785fe1f
+#   text hash     2b107a19034d5866
 #   render with   attnforge render specs/differential.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a08d4b351ae2ab1a
-#   text hash     e46a5931ddb40727
+#   content hash  e4fd016a2485dcca
+#   text hash     527b2334dd796983
 #   render with   attnforge render specs/differential.yaml
 """The tile shapes with which kernels are launched.
 

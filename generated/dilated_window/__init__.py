@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  77c9d0fe83ea5ecf
-#   text hash     5894bc1583ef10d7
+#   content hash  cd91c2e731187ef5
+#   text hash     e434d22a80f532a1
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

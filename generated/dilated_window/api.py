@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0231a0513d25c43e
-#   text hash     0c037a20f516494a
+#   content hash  4d3ee1eb96ff8b17
+#   text hash     e3a70f7aeb611332
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6767681f5afdc3db
-#   text hash     ab071c93d791b432
+#   content hash  52bcd7b7693d5dbf
+#   text hash     defa7749ec76f4c6
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

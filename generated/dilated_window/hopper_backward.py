@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8c15e379a3f93a2c
-#   text hash     e5c8ca55563a19ff
+#   content hash  20a7bd28e20fc4ab
+#   text hash     8e62c5e34c03d0bd
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0bd58a335d85c6a2
-#   text hash     69f0520b64922db1
+#   content hash  cfd9c7c820481b55
+#   text hash     10d89150557766af
 #   render with   attnforge render specs/dilated_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

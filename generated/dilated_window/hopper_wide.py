@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  321a9d34310bcd37
-#   text hash     980c0225d421c434
+#   content hash  0f0ab4a83ce4a44b
+#   text hash     a075b1e89e38af7a
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

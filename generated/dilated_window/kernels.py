@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3f8f217e1bdb91a2
-#   text hash     3afdaf4bc595795a
+#   content hash  d255859d16849faf
+#   text hash     21fbe6e16c6e70b4
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8a8797a00e9fec1d
-#   text hash     3ceb291dc93a3dac
+#   content hash  b7e4fd6cbacb3707
+#   text hash     4806387eb597b991
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

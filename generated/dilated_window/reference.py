@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  17175a4aff671f55
-#   text hash     b538ee62bd9d768e
+#   content hash  65d7f93730679d66
+#   text hash     a30f913a2167da8f
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

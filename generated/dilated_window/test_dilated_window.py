@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  315141009e3a1bf8
-#   text hash     0d222aff3886bb26
+#   content hash  bddcee43032baf91
+#   text hash     ccb8e098d1e699e5
 #   render with   attnforge render specs/dilated_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  05c7d29a01ba9e0f
-#   text hash     b906342a55504739
+#   content hash  a00c79f072aba953
+#   text hash     0805749496d42c83
 #   render with   attnforge render specs/dilated_window.yaml
 """The tile shapes with which kernels are launched.
 

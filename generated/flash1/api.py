@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5db83570e78bf41a
-#   text hash     9a6fbf54ff4d3052
+#   content hash  3c497b107df5bd3d
+#   text hash     2a04babe333d5086
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f1b86acef9283f49
-#   text hash     7961e9b4e6927552
+#   content hash  9ab9962a61a7510a
+#   text hash     21a0bbaf2ac29cd2
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys processes all queries,
 with the accumulators in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0efbb1deea68472b
-#   text hash     3682483d91731db4
+#   content hash  d7aff65d5742166a
+#   text hash     405c14ff3af3d7b1
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9dbdc250ccbadf36
-#   text hash     0055c0549d0dfb6f
+#   content hash  22d80d88c56137b2
+#   text hash     62c9d8f4bf6e7f0c
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

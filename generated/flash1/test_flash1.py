@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  97471522b5dfa1dc
-#   text hash     381f347e2f4fece7
+#   content hash  46222c19165e0eaf
+#   text hash     774a3b58681e5a37
 #   render with   attnforge render specs/flash1.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  64e115df67c024e3
-#   text hash     10fc5b696262c5c3
+#   content hash  7287b6f8a361377c
+#   text hash     2062ad931b939e19
 #   render with   attnforge render specs/flash1.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  20f9808578e3e603
-#   text hash     f9a3adb8bddd611e
+#   content hash  0dbf5bf73688aece
+#   text hash     d56ebce94ba67e8d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, so that neighbouring elements are a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e1b6a79cbb4102ad
-#   text hash     c2c96763220fe790
+#   content hash  c25ec9d3567104fc
+#   text hash     aff72d894b36cda3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  fd98648a43738347
-#   text hash     eb405c94ea0f4820
+#   content hash  9b8f2abe47599a88
+#   text hash     d78ca01f3b11f9a8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  85e43ea5dafbe2c0
-#   text hash     6face5e2fd2fa7d7
+#   content hash  97d7b55fde741900
+#   text hash     eb7db81b8ae0e466
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

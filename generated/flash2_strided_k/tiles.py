@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5d756b6cce3e1a82
-#   text hash     895588c243bb47fa
+#   content hash  ba64faefa1c3eae3
+#   text hash     011010bbf1423c10
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The tile shapes with which kernels are launched.
 

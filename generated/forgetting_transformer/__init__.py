@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7843b9f4e7dfb9b4
-#   text hash     e88506f70f43c07c
+#   content hash  a3424fe0f4da5a79
+#   text hash     abaa8cb5c5fef08f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

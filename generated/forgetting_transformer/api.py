@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  51f8d5f17608f3f0
-#   text hash     a50597d9b03edb6f
+#   content hash  54a4a1e9199934b7
+#   text hash     80cf78ba1dee1696
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  afa950ed8419ff5d
-#   text hash     29fefdd3c44db501
+#   content hash  1c889ba9776f911a
+#   text hash     0e06785f0b8422b0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f915dc3125bc2b36
-#   text hash     eef8c2aa0558ea15
+#   content hash  34ee0b74d65cc2d4
+#   text hash     fa7b3a5a26cbba65
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0c99fcebe4d155a8
-#   text hash     0c10eccca2bec0e0
+#   content hash  27537f24ac77f070
+#   text hash     781ab1a3287a8320
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  39e9166ad78ea78b
-#   text hash     10188984f1812284
+#   content hash  fd70d02ba2c893f9
+#   text hash     86751237e93bc1b2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9ee85d733879c697
-#   text hash     b1e17029effabe5c
+#   content hash  17672258d981a098
+#   text hash     844fe8c3d31cac50
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  65166e2e6bc719ea
-#   text hash     871f9f55406207c7
+#   content hash  03c1cf5db90ba08f
+#   text hash     ce3dce2626747ca3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c9b70fc530ec594e
-#   text hash     e26d983248efe215
+#   content hash  5eee25792c7e092e
+#   text hash     fd1102c1f581de23
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cb6ff4e728bd961d
-#   text hash     6b40b7244cfb0c91
+#   content hash  f4224d4a59d8f920
+#   text hash     ded4ea06b100c4fb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The tile shapes with which kernels are launched.
 

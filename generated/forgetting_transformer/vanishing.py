@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a49bda3a2327f409
-#   text hash     d121819b9fbaf7b2
+#   content hash  47e5d5cb1754c026
+#   text hash     8c9e4180a597cf0d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2b37df3d28748e82
-#   text hash     222bec06da3b0edf
+#   content hash  51ba22ecd4ca7941
+#   text hash     63795abac3960928
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  446f72220c0171b6
-#   text hash     f685bfbc33654f8a
+#   content hash  a890a2095c7dbbbe
+#   text hash     c272036069343e2b
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  51fab8c11462dcf4
-#   text hash     6f63ec79f3783d80
+#   content hash  d22f3b66b348715f
+#   text hash     120ea512617a59eb
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3c45a910ee2c1ba5
-#   text hash     fed07f52887dfcf9
+#   content hash  0156e2c9ca2ab876
+#   text hash     7cf17a4f8c675ee4
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

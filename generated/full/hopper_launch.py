@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  db4e8f717543f5f3
-#   text hash     c186b06e979714c4
+#   content hash  e4af269eec0d9354
+#   text hash     0315e424cf6b4dea
 #   render with   attnforge render specs/full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

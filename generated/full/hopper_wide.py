@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d27fc636d2c20321
-#   text hash     5c9d06aff0c29815
+#   content hash  da41d0c84e544a92
+#   text hash     2598c4d28b5ad562
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3a1c05147e4fbef2
-#   text hash     d652ab1347b6da91
+#   content hash  137ffcd0febcb1e9
+#   text hash     913ccb7034dd151a
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8d625aa60adb0bb0
-#   text hash     b1718dc46089661d
+#   content hash  c759d413fa20315f
+#   text hash     3f439276c1f7757d
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  13663e680808f7ec
-#   text hash     99d2e15f679388c2
+#   content hash  ad6da4bc15345c0b
+#   text hash     310e3dc88ad5b8a3
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  95cbde149745e60b
-#   text hash     382119ec901110f1
+#   content hash  1f112915e5f84cec
+#   text hash     0610729bb4fa21e8
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2f4534a247c3f0e1
-#   text hash     4f339b49be0da59e
+#   content hash  03917a756a89494f
+#   text hash     0e1d47d68622d84f
 #   render with   attnforge render specs/full.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

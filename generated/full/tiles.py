@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  251aece48d2da80f
-#   text hash     3e58ccfd90a38f76
+#   content hash  00e6e8ff2862ce0c
+#   text hash     6bfe669698f005c5
 #   render with   attnforge render specs/full.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d188ac988d9fb7a7
-#   text hash     56f46cc19a7b1072
+#   content hash  d110e8b1b2536f9b
+#   text hash     d1e2d179ee7823fe
 #   render with   attnforge render specs/full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

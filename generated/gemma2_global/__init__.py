@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ba1d6f3ebddccd46
-#   text hash     caac3ce8e80fc06d
+#   content hash  0b62f164b88042f6
+#   text hash     78865ae9e77af700
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

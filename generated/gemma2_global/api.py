@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e34470a616aa59d3
-#   text hash     ad32ab3511fa4296
+#   content hash  fd16596c2011e0a4
+#   text hash     be507305042ad1fc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2be4a16acddb3838
-#   text hash     cfe898286858d00e
+#   content hash  a3d29647429f17b6
+#   text hash     39ae5fe673c2675d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

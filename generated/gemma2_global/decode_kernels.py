@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  753b0e2e4aa54f8c
-#   text hash     2a1264636b65d2b6
+#   content hash  f845e509b2518ba8
+#   text hash     7fcb6036925b8851
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9dcf8adecfbf8582
-#   text hash     08f163bb894bffb4
+#   content hash  be49c75319845ef8
+#   text hash     62d16bad23db0ac8
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4ee95f042e2c5177
-#   text hash     a3291204108ec1ca
+#   content hash  0014b2861145f2c8
+#   text hash     5bc479cd9c8b9dee
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

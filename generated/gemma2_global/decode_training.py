@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0aab3b6d7c638057
-#   text hash     c85b8c77c37cc80b
+#   content hash  a7c909a91c746316
+#   text hash     97ecde0793f82183
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

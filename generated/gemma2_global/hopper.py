@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  272b64749c4f94e4
-#   text hash     d938255bbf685a33
+#   content hash  4ceca66321e4cffb
+#   text hash     f5a23334e8bb39d9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

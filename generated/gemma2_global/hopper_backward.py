@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bd6206eeee8b62bb
-#   text hash     ca36f388e4aee353
+#   content hash  5144859a7ee923f8
+#   text hash     31751cb8e88a10c4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  818892fd6db3e51d
-#   text hash     13f15e65d0507956
+#   content hash  5435101d70bda229
+#   text hash     8160d5eea077c0eb
 #   render with   attnforge render specs/gemma2_global.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a900390377f633dd
-#   text hash     ea71a2a098f88787
+#   content hash  f25ef6ef67ac1858
+#   text hash     6c0bb0d373f42fb9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fa65ec08dd2636f7
-#   text hash     ee016baec52dc914
+#   content hash  b4a25b7e20eeec9c
+#   text hash     1fcd0b290f3976e8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

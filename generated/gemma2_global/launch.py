@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2eba56b274a106dd
-#   text hash     3e43236348be1a81
+#   content hash  ee4f04c911a950ee
+#   text hash     e6e9c09ec53505d9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

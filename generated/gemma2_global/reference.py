@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  43f9276f4ad32e74
-#   text hash     266d61a2b6d4fe41
+#   content hash  d55be32c53c2bc58
+#   text hash     358fd3bbcd17b270
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6232f6340bcdfc45
-#   text hash     cfcc70a9af36d30c
+#   content hash  3e8ee71f8a92bb44
+#   text hash     f9f6b479ba3b0875
 #   render with   attnforge render specs/gemma2_global.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

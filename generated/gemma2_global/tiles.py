@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3e040dc293b5ae73
-#   text hash     18af13358223eda0
+#   content hash  076f545514a85aac
+#   text hash     008ab2c482300450
 #   render with   attnforge render specs/gemma2_global.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c74673dcb1ab58a4
-#   text hash     18f2d69ce5a03b23
+#   content hash  5abddddb5a658ba0
+#   text hash     389d6d7896a02bb5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

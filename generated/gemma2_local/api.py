@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  97fea901f1a9c0de
-#   text hash     d832195562e4ded6
+#   content hash  f3a5592b51a2af96
+#   text hash     4e4b9f49d43e7738
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fe50d6db628090f2
-#   text hash     9a2f8f1eef89d32e
+#   content hash  62468be50e8274d7
+#   text hash     ecd533d8dfb3f285
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

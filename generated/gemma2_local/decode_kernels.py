@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  348b5a68da84edb0
-#   text hash     25d467c8f7d44711
+#   content hash  ab9a1b2922458377
+#   text hash     c5798191471d965c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

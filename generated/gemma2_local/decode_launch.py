@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c9707361186e129b
-#   text hash     76418d20666296a2
+#   content hash  bc0645501b6efca9
+#   text hash     5560dd1545a6d266
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  67e61a9c3044b0db
-#   text hash     7710a4ed9d8bc01f
+#   content hash  044257ba7bc4c5b5
+#   text hash     344f3b817f1dfb8e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  91c033c20ff9753b
-#   text hash     1fbfc19b6dd9280b
+#   content hash  e5c96064aa82d938
+#   text hash     5cacf7d33e5ba1a8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

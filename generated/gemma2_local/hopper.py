@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a962fd525c0a3929
-#   text hash     9a822be86ec3a8e2
+#   content hash  c8b94288939ec63f
+#   text hash     c611b268715a3f86
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

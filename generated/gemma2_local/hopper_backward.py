@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fec95073c691c318
-#   text hash     3a68852a76386665
+#   content hash  5bf8b6978ef1daff
+#   text hash     61fc083bd5dc3a4d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

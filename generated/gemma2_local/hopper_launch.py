@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b1cf93dac2d9e7d0
-#   text hash     50159d02eda16562
+#   content hash  9679f069c79db608
+#   text hash     93918ad41c8f9752
 #   render with   attnforge render specs/gemma2_local.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5bd61ce5fa70c6cd
-#   text hash     4e8ba5c7a8aabb39
+#   content hash  12c302eccdcbc6af
+#   text hash     1160b2462dc2b3fd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

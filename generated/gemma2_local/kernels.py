@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2c48f5be5f2203ee
-#   text hash     7f3a70db814fd461
+#   content hash  b8b655ee881e7c05
+#   text hash     ca77b4f31bb30671
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ec92be9a4b7cb8cf
-#   text hash     bc62daf81b301bc8
+#   content hash  0db2e728460e4e36
+#   text hash     a520a31d92823abc
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e14992a033bed24a
-#   text hash     530f7c161c95bc66
+#   content hash  a35fc6b603f8ed43
+#   text hash     b78b50d0025adcb8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  05707007dcd6a2c4
-#   text hash     edb2869caa6c8d85
+#   content hash  999a53041fa08b8f
+#   text hash     86b9f1de510212bd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The tile shapes with which kernels are launched.
 

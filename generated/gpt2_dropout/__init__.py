@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  51efd6378344ef74
-#   text hash     b5749c8247a2016e
+#   content hash  b4e3f638c30d43c9
+#   text hash     0b99ceb437fcbd02
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b6a3b58dc887b0a1
-#   text hash     83a96f917de76f13
+#   content hash  1c68033a1bea7ffb
+#   text hash     b31a531c444d5ffb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

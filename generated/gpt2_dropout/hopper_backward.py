@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d579d2f8fd1d72ff
-#   text hash     ef2be002bd963f45
+#   content hash  81cd3491f6b28723
+#   text hash     938b77bd517981dc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  dcabe59baca9c856
-#   text hash     1870424715070814
+#   content hash  ffa28b0a55fd4c46
+#   text hash     f03ac99c8480cb13
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  dda364c138515ba2
-#   text hash     b7d5490233df7e9c
+#   content hash  3aef11dc3163f9e9
+#   text hash     e6e7ed990f4e5264
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  214fe9df24aebc9f
-#   text hash     65d8ad2a6c6c936b
+#   content hash  b1b85d77a4c48a5b
+#   text hash     fd923a538796c87b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  383b7f45e9bc6c2e
-#   text hash     352dd08a412ea11c
+#   content hash  57c809c79b344b2f
+#   text hash     6ce6825db87a8929
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ce851d8fe32edc21
-#   text hash     f0ea259fbb935e41
+#   content hash  57c92e9ab7a07b57
+#   text hash     4256d8da935fcf9a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  dc9fa1f664f3c6b2
-#   text hash     e2092dd1d80e0c40
+#   content hash  9e10383b3b3d425e
+#   text hash     0cf7195d4fc2039b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

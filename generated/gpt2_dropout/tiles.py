@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a18fe3f6a08b78fd
-#   text hash     f75bfba2eff86182
+#   content hash  7b1af7ce16ff9aa2
+#   text hash     05a35c71ec3129ee
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The tile shapes with which kernels are launched.
 

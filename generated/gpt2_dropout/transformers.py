@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1a773aeb87f20732
-#   text hash     90c2c5991dc13516
+#   content hash  0d2e9e2679347f6c
+#   text hash     9d5f030f737692a6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e836dcac490e9fd5
-#   text hash     885e52473994361a
+#   content hash  7766d10e3e0d5ecb
+#   text hash     f03de7f5f0d25542
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  da31aa22c4a4c367
-#   text hash     5b107e6649d393a4
+#   content hash  59d394cbb1ca1fac
+#   text hash     50c96ad93841231d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2cac36bfa98e5d00
-#   text hash     625fc25d8fd0ed84
+#   content hash  c7299ffcce03fdae
+#   text hash     5d2ce9c43a88befa
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

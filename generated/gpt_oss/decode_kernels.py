@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  af43ab151f54d9f0
-#   text hash     fb92769504d8bb71
+#   content hash  41ea8324e2680113
+#   text hash     caeaf19e6d42a004
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  69cae0b4956f73be
-#   text hash     7fd2191e4a4ab134
+#   content hash  4403583e7296faf0
+#   text hash     cf8d4408193fde4a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

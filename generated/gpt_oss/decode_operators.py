@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9825e341281fa44c
-#   text hash     ff648ad5ce51fb4d
+#   content hash  dc07d49c4c836087
+#   text hash     38b05dafa1b3a927
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

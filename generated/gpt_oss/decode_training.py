@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  286b072446bf2a4e
-#   text hash     55835610d131420a
+#   content hash  b990745c2ca0c796
+#   text hash     ef3ce4c69044f214
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  22e62048be2dc90c
-#   text hash     d1f64d010c2c6aa3
+#   content hash  d65f46c999d32454
+#   text hash     299dca3cb29f5385
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

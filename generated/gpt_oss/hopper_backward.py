@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bc3adc8807f73ba4
-#   text hash     cee1fac56025d44f
+#   content hash  a2d74b8c5884121e
+#   text hash     3dd609b4cadfbfbf
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

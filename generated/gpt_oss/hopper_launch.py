@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  01741125f57c51d0
-#   text hash     74383b60e2d718ad
+#   content hash  4f2cc6cb2cd91daf
+#   text hash     01e9135bb1ec6b58
 #   render with   attnforge render specs/gpt_oss.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

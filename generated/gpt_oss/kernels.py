@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  247ef54cb5e49ce6
-#   text hash     fda6f84bf2ca8c55
+#   content hash  ab23bd4222bf9aa0
+#   text hash     5900a24d029f19c8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

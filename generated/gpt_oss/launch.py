@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  11994f6fb2187ca9
-#   text hash     7b03f30d079c5804
+#   content hash  7f98f7816098635f
+#   text hash     0e4caefb39804b4e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

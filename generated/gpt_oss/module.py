@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6edbe69313dc8ead
-#   text hash     7c178cd95dd913d4
+#   content hash  428a8af3fc931c4c
+#   text hash     c46f3afe6028a0b4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  81477516ceff2cea
-#   text hash     7ab1f40a4099cd9d
+#   content hash  e3cbd50f5b58d367
+#   text hash     6f3c7660fc36d9f2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  18340e9a5ac5cd54
-#   text hash     72cf907b86030df1
+#   content hash  a0f24ca07843c695
+#   text hash     93ce1e9830c88818
 #   render with   attnforge render specs/gpt_oss.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

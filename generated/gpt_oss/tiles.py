@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  acbd0ac24416e10f
-#   text hash     fd0364f96aa0e8ad
+#   content hash  6f1782d4eca45d8d
+#   text hash     ea96d32341ce49d3
 #   render with   attnforge render specs/gpt_oss.yaml
 """The tile shapes with which kernels are launched.
 

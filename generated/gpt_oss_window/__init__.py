@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d6a2e1bbbaf8b674
-#   text hash     d82f03b0ff9f7b88
+#   content hash  27432cd51d9141fa
+#   text hash     ae7fc570a80ac813
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

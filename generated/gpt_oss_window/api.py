@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  709439ec0b872a55
-#   text hash     9dab5dadb532b378
+#   content hash  7bda6fd0c365f0ed
+#   text hash     20c7e45c62ef65c3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3c398431692b0fbf
-#   text hash     0df1d5cba578778d
+#   content hash  e9f515ca1f34b74d
+#   text hash     734a9bf69ebad8b3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8cc7fa3dec3e80fd
-#   text hash     d845732fcba16148
+#   content hash  9c3c248b8d38f92c
+#   text hash     0bb37a29da99f829
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

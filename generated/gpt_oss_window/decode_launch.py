@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c6acbd09d0ab4add
-#   text hash     620c63d07290e16c
+#   content hash  fd0ef8e8e7251a28
+#   text hash     5b1c9fe921088764
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

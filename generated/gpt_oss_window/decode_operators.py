@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  38593fbd8b7b126d
-#   text hash     9ccbe8ccb80c3c6b
+#   content hash  624e1db965238ddb
+#   text hash     46bb65696c2012a4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d12b11686f737dda
-#   text hash     e99472c8b4904c0c
+#   content hash  f0f15b983b3f4dc9
+#   text hash     e7b56160ba4ec650
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

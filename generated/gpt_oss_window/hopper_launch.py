@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2f4702062e765623
-#   text hash     ab9d6bbd24785756
+#   content hash  a46b0b97e6d512a0
+#   text hash     3b005d73f02a578b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

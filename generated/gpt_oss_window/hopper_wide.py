@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  515c29f6e8bcf79f
-#   text hash     104746847b320309
+#   content hash  78ee3b4d1e8e91ad
+#   text hash     5a697505aef7769d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

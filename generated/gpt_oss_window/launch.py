@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1e6d8ceb12d8845e
-#   text hash     cf0ba09111366d5a
+#   content hash  e953ad9dabcb2115
+#   text hash     8cd29c700a84a8ed
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  75499794833ab1a0
-#   text hash     ce6231c7a178b20e
+#   content hash  36dc5ca56dfc3db5
+#   text hash     70916e6c9d7dd614
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a2b853a853c9fc2c
-#   text hash     4b3a3022174fe03a
+#   content hash  ed20edab73503076
+#   text hash     518cfeb3d3dcdd92
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

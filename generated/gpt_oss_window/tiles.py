@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  284e8bb6dd52da61
-#   text hash     afd901772ae960cc
+#   content hash  53f46514b4252897
+#   text hash     c79c7d401838433b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  93497ca08dcd23b5
-#   text hash     d95edbe4cd40b12a
+#   content hash  ac9ecae7a7180e92
+#   text hash     7e5b723ea2b326a2
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7e68a318c8c37122
-#   text hash     686df9aaf2b56df9
+#   content hash  76661252c760f03a
+#   text hash     8b614bf592038ce4
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

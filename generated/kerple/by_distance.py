@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  88ec7cfa2dfe1f71
-#   text hash     1de67b83eff41d36
+#   content hash  968845a8b30226d6
+#   text hash     3f2539586ca5a84b
 #   render with   attnforge render specs/kerple.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2910021d42b1eeea
-#   text hash     3dbc8c2e93d70699
+#   content hash  a9dedf332d45a65b
+#   text hash     c8770409df0c04dc
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  62a18279b5f56a32
-#   text hash     f41e9f6c172b021a
+#   content hash  5dfd0d34593d3971
+#   text hash     c38eb9a58e5c9e1e
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9b8e70d62b5a036f
-#   text hash     b39f5dded67520b9
+#   content hash  50084fc997aaa7df
+#   text hash     8785d3bfb92e652f
 #   render with   attnforge render specs/kerple.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1cd9615e39d64693
-#   text hash     93a6bf08740a677d
+#   content hash  8512aa1d62ef37b5
+#   text hash     30922c470ac827af
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

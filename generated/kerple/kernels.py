@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c546b363a86c7955
-#   text hash     6342083116a367f4
+#   content hash  12885767b1a23a00
+#   text hash     0c3e402a4aa4858f
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

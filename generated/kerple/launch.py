@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  58995707bf78b3ec
-#   text hash     a09015cbc1ec9eb1
+#   content hash  d2160ae79307268f
+#   text hash     8aba2ae7364dbd66
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  96f7b4d18587b2a9
-#   text hash     37a1d60b9fc1ba5a
+#   content hash  e20864182b607659
+#   text hash     0938135b6b638494
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

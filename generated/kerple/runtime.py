@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  f531fc9c2b66ab1d
-#   text hash     4731f4041ae998e3
+#   content hash  d0f90942f36bd6b0
+#   text hash     ce50f7dc586a07f3
 #   render with   attnforge render SPEC
 """The launching code; all private interfaces of PyTorch and Triton are used in this file only.
 
@@ -220,7 +220,6 @@ class LaunchCache:
         self.hopper_tiles = {}  # with their modules, of kernels for Hopper GPUs; empty ones if those do not run
         self.launches = {}  # functions that launch again, by kernel and tile
         self.agrees = alike(given)
-        self.multiplies = precision(given[0]) if given else None
 
     @classmethod
     def of(cls, name, *given, reach=2**28):
@@ -228,16 +227,16 @@ class LaunchCache:
 
         That of the function's last call is tried first, as comparing tensors takes less time than building their key.
         """
-        portable, multiplies = only_portable.get(), precision(given[0])
+        portable = only_portable.get()
+        given = (*given, precision(given[0]), reach, portable)
         last = cls.known.get(name)
         if last is not None and last.agrees(given):
-            if (last.reach, last.portable, last.multiplies) == (reach, portable, multiplies):
-                return last
+            return last
         told = [
             x if x is None or not isinstance(x, torch.Tensor) else (x.shape, x.stride(), x.dtype, x.data_ptr() % 16)
             for x in given
         ]
-        key = (name, given[0].device, multiplies, reach, portable, *told)
+        key = (name, given[0].device, *told)
         cache = cls.known.get(key)
         if cache is None:
             cache = cls(reach, portable, given)
@@ -422,7 +421,7 @@ def starter(compiled, grid):
     if last not in (value, (value,)):
         return None, None
     before, behind, one_by_one = passed[:place], passed[place + 1 :], last is value
-    launch, observed = launcher(run.launch)
+    launch, unfold = launcher(run.launch)
 
     def direct(stream, given):
         if one_by_one:
@@ -432,8 +431,8 @@ def starter(compiled, grid):
 
     def spread(given):
         if one_by_one:
-            return list(observed(*before, None, *behind, *given)[len(before) + 1 + len(behind) :])
-        return list(observed(*before, None, *behind, given)[-1])
+            return list(unfold(*before, None, *behind, *given)[len(before) + 1 + len(behind) :])
+        return list(unfold(*before, None, *behind, given)[-1])
 
     return direct, spread
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3dabcfcd02da4cd5
-#   text hash     c982b208651e760a
+#   content hash  1dba10e5111988f7
+#   text hash     1e49dc2467cd7ce5
 #   render with   attnforge render specs/kerple.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  39c4b97e6693db7b
-#   text hash     352f9bca0409a7cd
+#   content hash  065a7fbae28a3e45
+#   text hash     989314932351674f
 #   render with   attnforge render specs/kerple.yaml
 """The tile shapes with which kernels are launched.
 

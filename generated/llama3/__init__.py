@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  611025fa60a0fc40
-#   text hash     b782a15b20bdfdef
+#   content hash  6dcc0ef938ead60d
+#   text hash     c32598b0e36a390c
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8de9aa08b4c0f8db
-#   text hash     0352d74d6213e358
+#   content hash  ab380d29c313f237
+#   text hash     2d328bad7ddde37d
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  aa4c817671562ed3
-#   text hash     e4a96cc601f8c42a
+#   content hash  edeb21127f83bc74
+#   text hash     8ce6388e41b5c501
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

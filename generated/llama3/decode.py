@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ed24da6d53c96225
-#   text hash     61606df453996571
+#   content hash  61a6d289d4bdd462
+#   text hash     825eb63258cdaf6d
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3131dc54381e029b
-#   text hash     48ab228934956f17
+#   content hash  f3cc9c4b9e1f4883
+#   text hash     907968fd961471c5
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

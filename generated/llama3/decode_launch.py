@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dea86a94ccc5fdd8
-#   text hash     fac3e78fd32a48b8
+#   content hash  fdce42ba257b081d
+#   text hash     800a667cfb5a7eb6
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

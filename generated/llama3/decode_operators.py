@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4153f4a9ac24c46f
-#   text hash     d722d860cdb85c2f
+#   content hash  e06af87450b4e527
+#   text hash     3949d21a4f48bbf2
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

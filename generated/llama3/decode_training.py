@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a4a12ea30f2ac15f
-#   text hash     4f2a0a5c066e90d2
+#   content hash  dd0e6acd925dc243
+#   text hash     5df45890e951c381
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  154ef263065b0703
-#   text hash     2495c2141614eeb9
+#   content hash  eecb3b8cd0f66679
+#   text hash     61d9f8ff52818e08
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  172fa62fc7a06f26
-#   text hash     f3e68ef654534539
+#   content hash  877f9a093caed4ec
+#   text hash     3acc93d01d0004cc
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

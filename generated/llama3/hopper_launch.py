@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1cabc22009281aec
-#   text hash     3a866e59bf6739f3
+#   content hash  8ec8a2236bd52189
+#   text hash     7312378303ef9426
 #   render with   attnforge render specs/llama3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c2cd5032f5de8901
-#   text hash     64f749ead04016c7
+#   content hash  66b27a033fc4b2cb
+#   text hash     0d75b63ab727ad08
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

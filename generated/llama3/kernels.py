@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  09361251eb1f368f
-#   text hash     2487544097d714e7
+#   content hash  eced6f3f125b3e9d
+#   text hash     3f056dc52ffa03dc
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

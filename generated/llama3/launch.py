@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  da134775bb41116e
-#   text hash     866fb44ef6bb143c
+#   content hash  a7d175ce7b2fd506
+#   text hash     85685d6c16c3571c
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

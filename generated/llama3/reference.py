@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  75ee49237ad089e9
-#   text hash     7a43625db220ec0e
+#   content hash  d2a39da19d014c98
+#   text hash     fe95da57bdf9369c
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0a2cc6ee1634c1ab
-#   text hash     62ae8bbfddb222c2
+#   content hash  4529752f92ab6fd0
+#   text hash     e824b23092bbdbe9
 #   render with   attnforge render specs/llama3.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5cd206b6c0a28e93
-#   text hash     3ab3a50a99291ecc
+#   content hash  5c46de1f0cac8178
+#   text hash     2199d12d27eeec28
 #   render with   attnforge render specs/llama3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d980919aa58f814c
-#   text hash     a8bb36063eacabc0
+#   content hash  2cc51f33c4a55dff
+#   text hash     622fa989dbee390b
 #   render with   attnforge render specs/llama3.yaml
 """The tile shapes with which kernels are launched.
 

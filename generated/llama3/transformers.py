@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  aed35ac2d888a2b3
-#   text hash     f670b27425803c5e
+#   content hash  0b495b8736a001b4
+#   text hash     c86447e7c5511f1f
 #   render with   attnforge render specs/llama3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  48b81219b7ab22ea
-#   text hash     32473227bdd41c4b
+#   content hash  bf6a5f7e4831e036
+#   text hash     cf66cd058d4fd857
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

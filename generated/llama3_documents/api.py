@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2d920bb866c11859
-#   text hash     6c19df17f2d6153a
+#   content hash  a1ce22a542823fce
+#   text hash     6808af932033f693
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

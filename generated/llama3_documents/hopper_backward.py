@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b4a387dbd4f82144
-#   text hash     1c647b8eb380c22c
+#   content hash  0f1ea33e0eaba0c5
+#   text hash     0d665c17f7872423
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0a462d18515c4d7c
-#   text hash     435d7850ff7627a2
+#   content hash  5b7488737d912a01
+#   text hash     77514755a2b15331
 #   render with   attnforge render specs/llama3_documents.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

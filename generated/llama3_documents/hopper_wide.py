@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  045ebdd84f08d585
-#   text hash     759c06c8473c51dc
+#   content hash  9f0ab2b08f6a247a
+#   text hash     e335a73de923d7a7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8d87f302ee37ddb0
-#   text hash     69319a2bd1ec7ce2
+#   content hash  0f048f4b57e6ea5b
+#   text hash     0eb2e761b7a9f346
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cf7fcd344ad0038d
-#   text hash     6c8e75cf166c2009
+#   content hash  d2fd6f00fe9816ed
+#   text hash     eea667826a1355cb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  80feabf2155ee031
-#   text hash     99e439f307dca6b5
+#   content hash  f2551838a48f5208
+#   text hash     072030f7abaa2252
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a8302ddc21b5df8f
-#   text hash     27a3097d848ff5cf
+#   content hash  19627a72917642e3
+#   text hash     7ca21958cfbbd692
 #   render with   attnforge render specs/llama3_documents.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

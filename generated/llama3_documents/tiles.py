@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  11418fdc0c9f7dd7
-#   text hash     90eb86f43b8db4e7
+#   content hash  8e4f79e440e2cab9
+#   text hash     6e7a17792d93a5ab
 #   render with   attnforge render specs/llama3_documents.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  df30cf243ee8034c
-#   text hash     9d1c16258e67124d
+#   content hash  50189603df8581b1
+#   text hash     1b03aa635bbb3f34
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  09e8cbb50e03d5b0
-#   text hash     62d567650fc1b3bd
+#   content hash  f0ef7c6e016e9243
+#   text hash     f093b150faf0571a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

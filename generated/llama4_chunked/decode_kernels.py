@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a7dc925c6c97684f
-#   text hash     8711f44a3b4a8501
+#   content hash  a6a56ff9edab310e
+#   text hash     e96e4985370fe9c3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c783d57a697ea1aa
-#   text hash     b6d2cd1f1dbc960f
+#   content hash  6858147c0b5ed664
+#   text hash     d2a2fc6245c5dcbe
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b760ca1e81dc8327
-#   text hash     b5a8c057f6c0e6d8
+#   content hash  f44a070b92dd3929
+#   text hash     d5f5ea0420b8556c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

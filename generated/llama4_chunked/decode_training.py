@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0a6463206f7317c0
-#   text hash     67f9d8ab7cb9ceaa
+#   content hash  72cd07f682e874ff
+#   text hash     a374e779f9e98ab1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

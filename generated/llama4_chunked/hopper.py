@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  919bcd0f0e0662a6
-#   text hash     9c19630f04fcb4cf
+#   content hash  0e70b1f7d652d4aa
+#   text hash     dc69b63011591328
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  26d74a0a34b2a592
-#   text hash     6c4d2227a486b931
+#   content hash  9a18c11b54612ae9
+#   text hash     fc1234e691060f40
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3251ca79054bc82e
-#   text hash     31ec47eb905c6305
+#   content hash  2874309fadfeefe2
+#   text hash     470060f075da1b5a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

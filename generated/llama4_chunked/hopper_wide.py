@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  aadb833d0c09fb99
-#   text hash     aa71d1c1fadd604b
+#   content hash  30e48012015ad6f4
+#   text hash     09399b966dee16fc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0de29da17f3380ec
-#   text hash     9e12f53c88dc8c73
+#   content hash  39e0577edca32108
+#   text hash     b62b124d2aa94f41
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  149cd1df0e9c7ed5
-#   text hash     ee96f5b904c574bd
+#   content hash  44ee126169b09809
+#   text hash     9de4260bec7de979
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  24e72b9cfae1683b
-#   text hash     b64942d04758c514
+#   content hash  7cebecf6dad26849
+#   text hash     cf00a76e1c849a6a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  76fa2af4820bc9c2
-#   text hash     bb54cae6f1929a3c
+#   content hash  1549df1e5f6c102f
+#   text hash     532dc315ba27220d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The tile shapes with which kernels are launched.
 

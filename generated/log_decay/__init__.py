@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fa2cc2f1a7a3d7d6
-#   text hash     3601091f9c9feced
+#   content hash  f3889e417df3fa3f
+#   text hash     a3fcd644854e1ff9
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9c41f5da614db909
-#   text hash     d9ee5b161672b0eb
+#   content hash  dd673d1c24fc2aff
+#   text hash     b33f3fcde414c06a
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  057f77b2692e22df
-#   text hash     50e127d819eac217
+#   content hash  22e8ee519f05b18e
+#   text hash     aede382f9dfd9003
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  05a1a9e4c327da2d
-#   text hash     27bd824be7e882ff
+#   content hash  6aa5492b086dec37
+#   text hash     5b7a651f92debc31
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  27118d7ca50eabaf
-#   text hash     f9c2018efcf5696d
+#   content hash  fa9f10125d2aa605
+#   text hash     77e9b46b3185d79e
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

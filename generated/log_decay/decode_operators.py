@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  47d8fa8b70b416a3
-#   text hash     2cefbd31a25abc52
+#   content hash  7af4df2040d66e48
+#   text hash     ee1000f9800b3ec5
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

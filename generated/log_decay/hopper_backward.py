@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  44e837e25cacdbbe
-#   text hash     5e1dea898531ad7e
+#   content hash  9ca2834a3038ef75
+#   text hash     a481c90c33d97629
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

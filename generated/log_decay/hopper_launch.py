@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8996b4c9cd88b6ab
-#   text hash     9873badfb1435de7
+#   content hash  d071001404d881c6
+#   text hash     b1299ca85659f2a5
 #   render with   attnforge render specs/log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1a0f2601c7ff4f7c
-#   text hash     a619bfe0229c7644
+#   content hash  be6ed0e686547c9f
+#   text hash     dc0171e575ffdebe
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f4131dbb9707be29
-#   text hash     786db2038f202ed1
+#   content hash  f00fdeca8a26257f
+#   text hash     5bea2f8b62e4cac5
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

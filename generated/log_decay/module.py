@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1952af6bff9392e2
-#   text hash     0e454d35fc206f59
+#   content hash  4fcaac7f0da67b89
+#   text hash     cd7ea52f390e316e
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

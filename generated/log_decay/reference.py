@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c44892599370d09a
-#   text hash     01f7437317320928
+#   content hash  357f0c33d71f7af0
+#   text hash     be42246ce9177dce
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

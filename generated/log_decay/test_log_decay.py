@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  254056e30afc8dc8
-#   text hash     ddb52047ccc1fb63
+#   content hash  6d42c996468bde64
+#   text hash     1af11ba8b70da84e
 #   render with   attnforge render specs/log_decay.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

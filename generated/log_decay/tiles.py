@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9efe7c85becf61df
-#   text hash     5524d28bd8a212f5
+#   content hash  dc493a26ba537f96
+#   text hash     443a775aa2c7592a
 #   render with   attnforge render specs/log_decay.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9b633f0e45b97ba7
-#   text hash     6cdc0f7d2579ff89
+#   content hash  184ae2eb6646cb26
+#   text hash     1fa8ce7d478a8560
 #   render with   attnforge render specs/log_decay.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

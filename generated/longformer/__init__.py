@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a59c1e80b31902cb
-#   text hash     b45f04b8f6bf7864
+#   content hash  33219c8e6ed1bdb8
+#   text hash     ede5557037f2facf
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

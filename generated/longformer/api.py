@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c4cc714680adbcca
-#   text hash     e30f755564ab5cfb
+#   content hash  930d77378b83eb46
+#   text hash     fb5f2bc29f24f30b
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

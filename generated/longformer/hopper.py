@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  af884f65fa9d5dd9
-#   text hash     899c2f54baf3f7be
+#   content hash  cc25c363dceaf96f
+#   text hash     1d2ddbc983fece9a
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

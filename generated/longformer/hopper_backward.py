@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0f5a891ad93e4ef1
-#   text hash     2cc722793f49b604
+#   content hash  f6ed8a39dd4d1600
+#   text hash     c9923af3f1c8120f
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6fb33be195d03857
-#   text hash     33bd783252c38eba
+#   content hash  2a9668b8889e0e68
+#   text hash     8e66a00f4ecf60da
 #   render with   attnforge render specs/longformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  52baa825ca19c947
-#   text hash     aa3fe10f24d5b5f7
+#   content hash  9e358f3713e8fd83
+#   text hash     72e0eebe5d957101
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

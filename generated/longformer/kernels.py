@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f6f432aea8374651
-#   text hash     0dd5ee2d9677fee1
+#   content hash  4eac4a8fb0893f69
+#   text hash     b9b703ada18126b4
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

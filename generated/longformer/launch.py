@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e43b6de83a4dbec5
-#   text hash     a75f8ff85dac4877
+#   content hash  fa3f15684a5a6252
+#   text hash     951120b70044edcb
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

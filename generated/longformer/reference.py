@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f1ea4bd52b205d73
-#   text hash     b6f612495779129e
+#   content hash  b3d67932834205ad
+#   text hash     9dadf4b17eb91065
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  be56103a959848d3
-#   text hash     5a328db837be5a32
+#   content hash  0e7e69ad7b0e26f2
+#   text hash     8f65c179e1f0b119
 #   render with   attnforge render specs/longformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

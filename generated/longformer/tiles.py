@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  27c598f18bcc6d7e
-#   text hash     73fa34d2bc52551f
+#   content hash  693bcd6390b8bd95
+#   text hash     461c0edf4c4a24dc
 #   render with   attnforge render specs/longformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b9e4c72081cb99f6
-#   text hash     3605c4930ba0596c
+#   content hash  ebafabc421731b0d
+#   text hash     33a297e06cd1e700
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

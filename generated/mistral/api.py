@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c0be05f327dd1ff2
-#   text hash     a5c599a6b4662a48
+#   content hash  94d3dc41d18b29d6
+#   text hash     c77901dbe2f56d83
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

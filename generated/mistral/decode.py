@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  426f4cae71180ed5
-#   text hash     f30acc158d7dea51
+#   content hash  3d22e500b7d6f4ff
+#   text hash     7bb8e23763504a76
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  50c97f73bd996df2
-#   text hash     a9291d904e4abb40
+#   content hash  4d36e193bc643de4
+#   text hash     c994d759eaddd8e3
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

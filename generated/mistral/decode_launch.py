@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  20be740fe8b6b4fe
-#   text hash     a4435352c01d54aa
+#   content hash  0900b801b6107a18
+#   text hash     3d192e79b2ba604b
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fea67e53e81b2c2e
-#   text hash     77cae0867f192320
+#   content hash  c7081ae88f4bec63
+#   text hash     b93441a7e6bd13c7
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

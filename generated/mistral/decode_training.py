@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7c400cc5198da3b0
-#   text hash     bc68c3243ba7525b
+#   content hash  049d0c3d3bcab882
+#   text hash     16255dfd13342120
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  10e24120308b9cf2
-#   text hash     593674b8ab56c3ab
+#   content hash  7d8f4ec931b64926
+#   text hash     f19a026d0f48a2a4
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

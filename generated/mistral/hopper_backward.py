@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  92e0cdd145ddad6a
-#   text hash     26adb18e7f90d33c
+#   content hash  df5c3dbcd9799f89
+#   text hash     494a1ee8fb370501
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

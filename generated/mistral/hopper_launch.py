@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d4bb0056620a1a85
-#   text hash     15bd2522e80137f6
+#   content hash  6344122f95bf9ca4
+#   text hash     6a5f328a6e7d198c
 #   render with   attnforge render specs/mistral.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

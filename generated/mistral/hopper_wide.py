@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a6edb9d7f4a0088d
-#   text hash     6f88a71687caee90
+#   content hash  1402a142d86295a2
+#   text hash     f80c1c5846a0f3e2
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  13d8b0b0dbc71154
-#   text hash     ab66758f59573361
+#   content hash  0f0c2bfb1b70fde9
+#   text hash     9ef32e63be179d60
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c9e773c005718644
-#   text hash     b1ee277ed439ee92
+#   content hash  5b151e09a1c786b0
+#   text hash     a610c30f853a5ad6
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  81e20dc4ea4a4d65
-#   text hash     fce96d177c179ddd
+#   content hash  4643f4a25090aba1
+#   text hash     92152ec872f3b198
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

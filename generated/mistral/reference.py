@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b9f6e0543fd88f07
-#   text hash     215cc011f6f65783
+#   content hash  588e2075fa202551
+#   text hash     cb3b39243e736925
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

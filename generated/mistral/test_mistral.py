@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c2e721b06c2bc023
-#   text hash     920479c0b9089fd6
+#   content hash  94515adacf37760a
+#   text hash     a93a7dcb52139186
 #   render with   attnforge render specs/mistral.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

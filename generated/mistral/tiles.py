@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c81324ab45326f8b
-#   text hash     dd1671d1a9b81a40
+#   content hash  a2e2759d110dc865
+#   text hash     ddfedb89b898dfe4
 #   render with   attnforge render specs/mistral.yaml
 """The tile shapes with which kernels are launched.
 

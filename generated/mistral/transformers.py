@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  82aaea3ed44d2bd5
-#   text hash     5ba0dc100f506176
+#   content hash  38e3b732270c08a4
+#   text hash     8b49255f0e1419c8
 #   render with   attnforge render specs/mistral.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  408d4b7273964074
-#   text hash     55f353c8542a9c43
+#   content hash  05c24267d64e436b
+#   text hash     4bc8e1792671f29d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

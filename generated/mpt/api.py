@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5778741f7493b6cd
-#   text hash     aa89f63d1dd95727
+#   content hash  6dfe5d40a59d7e6c
+#   text hash     6ab0f268de1cc92d
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  86d1662097949404
-#   text hash     268aa36100b1ec2f
+#   content hash  3399d7f02b81aa1e
+#   text hash     d44b7e22cc6fce1f
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bc0a667dedbd78d0
-#   text hash     f803f6cdc1b92b5a
+#   content hash  4433b461f9060bee
+#   text hash     0748296c11085b9b
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

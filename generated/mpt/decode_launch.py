@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  470ce80d4c0ce4e3
-#   text hash     8e6ae3d37347dcd1
+#   content hash  5391319d9b903f4b
+#   text hash     acd96a8a1d57f014
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

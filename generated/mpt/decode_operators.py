@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a6b53229025193d1
-#   text hash     80c76476bfa1234a
+#   content hash  fa79bedf70f64b16
+#   text hash     492421e3e42298ab
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4310c16b189c3a19
-#   text hash     e6f20f20f7523bd6
+#   content hash  c1e09c08bba7f9c8
+#   text hash     482154e35af3fefa
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ab0d18b681e0569d
-#   text hash     518e11f6bf4e88c9
+#   content hash  7996e04b6dde20bc
+#   text hash     930da0e2529535dd
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

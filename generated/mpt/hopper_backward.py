@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  99ca43bf1853a17a
-#   text hash     b5e2857f467d7628
+#   content hash  aeaa8ade20ce7df1
+#   text hash     38786b80e51e3cf6
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

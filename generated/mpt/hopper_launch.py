@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ee4dc3ba08666b4a
-#   text hash     a87917d0ee7e6e89
+#   content hash  83a83184a79d53be
+#   text hash     b987219afb539428
 #   render with   attnforge render specs/mpt.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5f2d9de068147c6c
-#   text hash     af6f2698b7a42d49
+#   content hash  6de610bfcc620445
+#   text hash     dfed8722d9a2f4b0
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7e1100688085466b
-#   text hash     abf6bdcda82c3d60
+#   content hash  28552c373e3207f7
+#   text hash     3a662424cc4ebfa2
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f7f4a6c51c180cc1
-#   text hash     59d0a034b189a11d
+#   content hash  ed67125c898371f6
+#   text hash     4d6fe1d1c5f70676
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

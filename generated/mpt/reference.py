@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7088bc9eea374809
-#   text hash     f364015b63f678ad
+#   content hash  d278842151c5496e
+#   text hash     d19ea8dd3325602f
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

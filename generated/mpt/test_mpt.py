@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  44988d8e0ab5144a
-#   text hash     419b6d19a2d55ede
+#   content hash  14233ad179ded063
+#   text hash     fec3635cca029301
 #   render with   attnforge render specs/mpt.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c3cfb83fd072fecf
-#   text hash     51a787703173a261
+#   content hash  49103f7f1b06442a
+#   text hash     42e2774b0214672e
 #   render with   attnforge render specs/mpt.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a630a3346344683a
-#   text hash     8de9e7644d000f66
+#   content hash  5540e4f4fd2214cd
+#   text hash     ce8e29c011e34372
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

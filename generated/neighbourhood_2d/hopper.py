@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ec42e3e0e2ff2c4b
-#   text hash     add2becfb8044140
+#   content hash  f9f1f10044d72e71
+#   text hash     92acce5b078d7dd1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

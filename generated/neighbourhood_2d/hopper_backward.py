@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  066f4f04899cbd00
-#   text hash     1c1c3fc3a52f174b
+#   content hash  f31475147786b61c
+#   text hash     8f30d752d6564d13
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

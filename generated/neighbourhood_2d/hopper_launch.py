@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2aec607fcb70acb0
-#   text hash     24f1ed067ff457f5
+#   content hash  512863c5226b9dc5
+#   text hash     bf6e4bf10d56e19f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  10d6f6fd370bc4b1
-#   text hash     8c3aa2564dbdc439
+#   content hash  2038fbc0d8b3b96b
+#   text hash     0f429464f9a8c0ba
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c2928d407cdacae6
-#   text hash     0a79524d4c3a3ffa
+#   content hash  c96a256f01aa15a2
+#   text hash     64791baa2d5229ff
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

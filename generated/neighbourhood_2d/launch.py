@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f3e5d69c7e80e35b
-#   text hash     8b541440c0476584
+#   content hash  cd4b53d70bc59ec5
+#   text hash     a3589369b27c0b06
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

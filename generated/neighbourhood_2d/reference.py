@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e05f508dc0f2937a
-#   text hash     32314956637fe791
+#   content hash  b4cb573cc34b4565
+#   text hash     e8b58c0d97a8915b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3ce04c6414e1f5ad
-#   text hash     08e1aad2c6d1cd9e
+#   content hash  f3fe9e25f147693e
+#   text hash     442c56b4676dadc6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3aced95667a89387
-#   text hash     a6acb399193afc18
+#   content hash  6177d5c85d38d82e
+#   text hash     06c686b2393eb05e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The tile shapes with which kernels are launched.
 

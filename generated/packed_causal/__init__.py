@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  96868d3ab971a667
-#   text hash     518879f4a104c4f6
+#   content hash  82565fff665bcc24
+#   text hash     c325ee4946557bbd
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7b30c44c35929341
-#   text hash     ac6d3eddc6a6ebe0
+#   content hash  afd9f7304a74c2c9
+#   text hash     edf3a61df7abaa6f
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

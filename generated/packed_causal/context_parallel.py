@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  aaf28ee8af232655
-#   text hash     e4c564307bcd4ac6
+#   content hash  45db8dd28b043f4f
+#   text hash     c59a1be33a35e68f
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that are divided among the ranks of a process group, for sequences longer than one GPU holds."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bfbc1d7e98e2e22f
-#   text hash     2196c6db1d55a569
+#   content hash  874e56d3aaf57456
+#   text hash     2e6b369bc81a38f3
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  89de75e933d299c1
-#   text hash     3b2e4bd04f5cf163
+#   content hash  61d46dd69edd156f
+#   text hash     c2dc0bb6ba10c06d
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  20b1fc47ef222ae9
-#   text hash     7fce37b4349406de
+#   content hash  5306e4cfc979b34d
+#   text hash     bc4f7164ca01b2d9
 #   render with   attnforge render specs/packed_causal.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

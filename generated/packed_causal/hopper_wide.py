@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9cf72b863496198b
-#   text hash     f28c25a7f7e32a77
+#   content hash  3caa897cb32d277d
+#   text hash     45ce09949fea3e5e
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7dc6c3cf799cf6d8
-#   text hash     5c7e022c1a8dce34
+#   content hash  0d6a4164d9d25199
+#   text hash     eed26ffd401469e2
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

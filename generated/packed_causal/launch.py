@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  001750483929bea4
-#   text hash     c5842279ecd7d598
+#   content hash  b04686ea9d584aff
+#   text hash     597796d3ec2b0c08
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

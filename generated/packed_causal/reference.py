@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  80de8cf3ffdb3ec9
-#   text hash     7b43bea5746ccf0d
+#   content hash  614b3ae2fb64b85b
+#   text hash     22e32c19a84d8bc5
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

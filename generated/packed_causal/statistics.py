@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  aac63e7acbe630ae
-#   text hash     441ef099f1d3442c
+#   content hash  0677df913e5f9c48
+#   text hash     d2b2cb659ae01386
 #   render with   attnforge render specs/packed_causal.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

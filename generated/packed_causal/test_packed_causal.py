@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  55b20b1cc9873265
-#   text hash     ff3df6038b0ecf07
+#   content hash  08ee7abb73b22b23
+#   text hash     31b0d557e431e577
 #   render with   attnforge render specs/packed_causal.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

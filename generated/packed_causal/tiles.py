@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5a3f45de71111b2c
-#   text hash     785570ac7882f515
+#   content hash  bfd3794307dcd818
+#   text hash     528286b4c1ea36e2
 #   render with   attnforge render specs/packed_causal.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c75205a536a9477d
-#   text hash     7b5b0d13516e6b8a
+#   content hash  193be8469d78a458
+#   text hash     75d445651d33849e
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  14f0d288299b6bd5
-#   text hash     836a10c269820e9b
+#   content hash  017855c97238bfb9
+#   text hash     233b780afff7fe0d
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2784803f443f803f
-#   text hash     d10d6294cbabcac8
+#   content hash  c9a83ce56d793fcb
+#   text hash     8df653b2c2940bfb
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

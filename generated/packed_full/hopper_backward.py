@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0c652f9b53903ce3
-#   text hash     b3045de3d01994db
+#   content hash  04a0cea495184bae
+#   text hash     bdc8c857a702ad88
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  892a9e63b03105c7
-#   text hash     cc5c0192bd2bc6c9
+#   content hash  de12b9af6fb65c72
+#   text hash     3e64c6987b805381
 #   render with   attnforge render specs/packed_full.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1a29358703cc99d2
-#   text hash     a9a297cd616bd34e
+#   content hash  2248ec2c46646172
+#   text hash     1c37ebf80a638f4d
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

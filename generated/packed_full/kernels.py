@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  058ac5e6cb752393
-#   text hash     fda87216514a7db6
+#   content hash  12dca686c9d8b33d
+#   text hash     583280b11fd43684
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

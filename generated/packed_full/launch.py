@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0b325d91cb316338
-#   text hash     9d2d046916fa9c63
+#   content hash  8fdc2e6ecd813695
+#   text hash     4108dc60f363a0e7
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

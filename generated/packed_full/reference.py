@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6e25c29262c0ebb0
-#   text hash     136d8e87d5bcadf3
+#   content hash  35ad80e97b5444d9
+#   text hash     84e5c1962ac28c10
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

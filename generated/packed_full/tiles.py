@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a846d5a272eb5c08
-#   text hash     ec03a7c78f605d4d
+#   content hash  18c0a88703c46a99
+#   text hash     3890a088bfebe504
 #   render with   attnforge render specs/packed_full.yaml
 """The tile shapes with which kernels are launched.
 

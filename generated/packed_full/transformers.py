@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9d3106c896683000
-#   text hash     e34d79b2cf0ca100
+#   content hash  2ad5858d59c06ffb
+#   text hash     3fb7ab189b567e30
 #   render with   attnforge render specs/packed_full.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e772fa49bb3f3d19
-#   text hash     6371513298695571
+#   content hash  b3e301e81ff21022
+#   text hash     691a51ee3d817d79
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

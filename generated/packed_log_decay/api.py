@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  663f07c53222a82f
-#   text hash     fce396e700e0cd7e
+#   content hash  90fe5c60062d0901
+#   text hash     c77b5401383fbeec
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9b1ca3ae1e15b1bc
-#   text hash     4ead118967c6883f
+#   content hash  a721458604baadc9
+#   text hash     dc82e4b52213974a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a1c933d0579a3974
-#   text hash     7c31c4eb0f430a0c
+#   content hash  68ee4868abedcca7
+#   text hash     270b6aebc09a83d9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

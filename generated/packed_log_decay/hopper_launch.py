@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3ea9c5b19baac4bc
-#   text hash     c7b462074dad2e0b
+#   content hash  498244178fb8bc38
+#   text hash     72c3289de9194d5b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Launches of the kernels of hopper_backward.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d77545f63f7602ab
-#   text hash     a392ac28c9bc1323
+#   content hash  dd29172453a945ac
+#   text hash     77b62d25845629ab
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0f9b9c7697e5654a
-#   text hash     5809da0a07f4f2b5
+#   content hash  574996e4fa2a6110
+#   text hash     e0ce3fb0ce7ff7b8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ff8b90c17f83b98b
-#   text hash     fadb3c1f3d14909c
+#   content hash  a107fa71eb8b3445
+#   text hash     8cff1879aeef9978
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8a24839285fbff89
-#   text hash     775adafde984cb62
+#   content hash  c556fe90361db5bd
+#   text hash     ce3efb3311de938a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The tile shapes with which kernels are launched.
 

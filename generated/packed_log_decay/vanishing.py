@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c928e8092e7245ac
-#   text hash     5b9e0d6c7dc9ce1a
+#   content hash  4f526d5794ae086f
+#   text hash     5a3bfccbd6986c75
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Where weights vanish because scores fall with the distance: kernels.py has the kernels that find it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  95738a22b121f947
-#   text hash     d24534a4e0da8b95
+#   content hash  42564da096e7d26b
+#   text hash     b0333bbf37a844bf
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4a9cdfa8a4b16365
-#   text hash     bf024bea97fd68c0
+#   content hash  5ff345a977d9dcb8
+#   text hash     ba6ec911377702c6
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  52bb0bd09e61934b
-#   text hash     4eab21758b8b40b3
+#   content hash  a29128ab4fac177f
+#   text hash     904eef26eb84f922
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  290a28436c6aeece
-#   text hash     40f94702cdd790a5
+#   content hash  400788cac6ce0a54
+#   text hash     5f935b1761f75833
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  31084bc7f211d0ec
-#   text hash     9f5c85f28bd00c25
+#   content hash  10cb7d24d0038571
+#   text hash     17b94a2fae184fe7
 #   render with   attnforge render specs/packed_rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

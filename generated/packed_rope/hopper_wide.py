@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0d5f07056c273f4c
-#   text hash     2d111e72b4f3b9bd
+#   content hash  a29d15dd33ebf6f6
+#   text hash     6dfdde90dee67ddb
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4ba26eb84b8e6f97
-#   text hash     c15ed3f1e2681fde
+#   content hash  6aa71b0fcf59190e
+#   text hash     1f74ff7131b716aa
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

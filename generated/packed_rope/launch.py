@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  519a2e4b09a2d0d4
-#   text hash     10c5ede7e5a48eb5
+#   content hash  5438827461da73b3
+#   text hash     2b5df1f098363f94
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

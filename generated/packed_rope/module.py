@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a3d7be053f11a7b9
-#   text hash     bec92baaeadd800e
+#   content hash  f23a62dd54951fb2
+#   text hash     814831cc5ad8d9b0
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

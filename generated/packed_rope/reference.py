@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a071e5730e483b70
-#   text hash     7752727559d40d46
+#   content hash  d8aca0e757b86f35
+#   text hash     570821431a4dac46
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

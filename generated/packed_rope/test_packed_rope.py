@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  70329f4343ab1be6
-#   text hash     f080c33be3bf08db
+#   content hash  742331b15dfb4429
+#   text hash     e12d88a91b1b5c11
 #   render with   attnforge render specs/packed_rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

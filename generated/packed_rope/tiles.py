@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  69bf95b51d6cd8fe
-#   text hash     618f20629707ad67
+#   content hash  67c33c1437592476
+#   text hash     a7b136929ee2a431
 #   render with   attnforge render specs/packed_rope.yaml
 """The tile shapes with which kernels are launched.
 

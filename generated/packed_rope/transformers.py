@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3e967237cfb7c77a
-#   text hash     616b5ce79cc7c1c2
+#   content hash  fd004677c8b9dfa0
+#   text hash     d134e4e9667ff403
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4dfb06d924e62ce1
-#   text hash     06868a93e56682a8
+#   content hash  82c09104f0fea6a7
+#   text hash     aa90fcf2f528e1ef
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

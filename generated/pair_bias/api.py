@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e26a145dd00e1413
-#   text hash     a8a56e2587f35f24
+#   content hash  0142da09b10a77dd
+#   text hash     bedf00783ef57d55
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

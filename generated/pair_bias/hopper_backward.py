@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  cb48e337de46f056
-#   text hash     47c32449c365fa6c
+#   content hash  06f05e608db77759
+#   text hash     4bcc7183b53ae1f3
 #   render with   attnforge render specs/pair_bias.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0399d67eb43e12ff
-#   text hash     1fafae5c7d806a63
+#   content hash  0d09acb8ed792212
+#   text hash     cff1208cfc455913
 #   render with   attnforge render specs/pair_bias.yaml
 """Launches of the kernels of hopper_backward.py."""
 

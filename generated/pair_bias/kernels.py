@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a2973048feec34c3
-#   text hash     aa2ffe8fb5e266f4
+#   content hash  246e4225706312a2
+#   text hash     5359479c32bbee2f
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2f3ae2cd55529235
-#   text hash     cacba6268b09122b
+#   content hash  7a8d9811ebc34d76
+#   text hash     b4c0911ff4780bda
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7e4c269a4fbb3a99
-#   text hash     b8d56ebba2d4c161
+#   content hash  0631c6979227f7d0
+#   text hash     ac598d2ee70e409a
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

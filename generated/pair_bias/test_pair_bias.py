@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  062eeb8fc43f3189
-#   text hash     3a7faafa9e98cba8
+#   content hash  c4edd2014eb8df5b
+#   text hash     e67d3710b4b6ee32
 #   render with   attnforge render specs/pair_bias.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ecb2d85b96b41d84
-#   text hash     bd1a1f1d1d786d53
+#   content hash  9e4c83b71a2f0d2f
+#   text hash     1fdb8c0c007686fb
 #   render with   attnforge render specs/pair_bias.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5079182ba6937ec6
-#   text hash     1471dfd0690806da
+#   content hash  f57b4960b554f45e
+#   text hash     c6951dc73da2c2b5
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

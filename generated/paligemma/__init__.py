@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4b0824eb4a559400
-#   text hash     bcca327fbaad6c38
+#   content hash  1226234a2d61eef2
+#   text hash     ff6278f089228b42
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

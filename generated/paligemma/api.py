@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  de8be07e44ce8643
-#   text hash     0f722534f3d9ee12
+#   content hash  781054ab51940900
+#   text hash     296fc76fb3ccdf65
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

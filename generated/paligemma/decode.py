@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b447f8ee0d6e8e7d
-#   text hash     bf84329c649b74c4
+#   content hash  b717f1aef176b7e4
+#   text hash     4f49e34348cee89b
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

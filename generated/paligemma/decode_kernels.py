@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  daf16077dee2a63a
-#   text hash     18e8e3e43c9a176a
+#   content hash  1eab1348a2245946
+#   text hash     75f0df296a294323
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

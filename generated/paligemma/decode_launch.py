@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a3e98db4dcda19e8
-#   text hash     ca0c00f6376ce44c
+#   content hash  8048ead89973f869
+#   text hash     e508d38bb23b1579
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

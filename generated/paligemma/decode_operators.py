@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  57a0bbdc3564995d
-#   text hash     e0c021a90eea17df
+#   content hash  ca89d78ad5a2e46c
+#   text hash     783ace60657d17c0
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

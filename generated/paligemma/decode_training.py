@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  980b2253b289cf87
-#   text hash     1422c768b97439be
+#   content hash  32b5f616734cb7e6
+#   text hash     eab7fc85ac7de41b
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e17ad6b33f27dabc
-#   text hash     cc68c35ac7a08420
+#   content hash  2a80d9a4f94f5351
+#   text hash     9692a41cc07a9eaa
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e294cea56c3e1422
-#   text hash     9122cf6f80aa223e
+#   content hash  d4cc0b8b568830f7
+#   text hash     c692f56f555389e0
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

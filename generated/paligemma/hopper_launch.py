@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  df0e4cc77ece9f25
-#   text hash     7f75330d5a5d7a79
+#   content hash  79dc489362ae7973
+#   text hash     391679dc31f6006c
 #   render with   attnforge render specs/paligemma.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c950da34a73b4753
-#   text hash     5c00e1a32abad1e0
+#   content hash  85270a378f1c3f29
+#   text hash     37ec9e91a4d787c7
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

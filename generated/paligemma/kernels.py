@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a4cd6f39db779220
-#   text hash     c753a2d54295a9f4
+#   content hash  c570d312ea93003b
+#   text hash     100a06ae8811e99d
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e1caa494310931fc
-#   text hash     713a22800a83b477
+#   content hash  cfe4c0ed94f670d7
+#   text hash     9b7ecae4d330e12c
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dc2cdbdb18006a6c
-#   text hash     53729518870606a3
+#   content hash  2080f1e26f89c2ae
+#   text hash     2da6aebe10dbc5f5
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  25d814c6dfa61f70
-#   text hash     94def745e4283443
+#   content hash  0bd40d89065f49dc
+#   text hash     cdf045ad6677ea81
 #   render with   attnforge render specs/paligemma.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  817cd07a147c7121
-#   text hash     fc366693dd937d4d
+#   content hash  92d95ddac3254b33
+#   text hash     0498bd88395da82d
 #   render with   attnforge render specs/paligemma.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5ff0777130a19241
-#   text hash     3de1b0b6bb5ca8d0
+#   content hash  519fb62e329d948d
+#   text hash     d8b15f90aaded34d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ee6e38397972080e
-#   text hash     adbbb68e9a115d2d
+#   content hash  652c7c682f7b41d7
+#   text hash     48cf415fd6a4977c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

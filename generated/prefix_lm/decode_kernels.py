@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  15a4e91530eddccf
-#   text hash     7ce4cf801fcfcd5d
+#   content hash  c747278fbd3d5ce1
+#   text hash     2e2346c78eaf2672
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6dcf5ea4314ca5f4
-#   text hash     314e204cf49d43e5
+#   content hash  57526834790b7f95
+#   text hash     7523deedfe159f80
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a920a18cc88a39c8
-#   text hash     c659ecebd0a53f6f
+#   content hash  b8ebdac269218f91
+#   text hash     50038151640762e4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7ada2e4c881f95c9
-#   text hash     efa9ca11401de4d7
+#   content hash  3a67b955b50232b4
+#   text hash     4b726e79a901fd62
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

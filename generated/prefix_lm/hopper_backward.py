@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5b80885c5a861adc
-#   text hash     18ae48886e3461ff
+#   content hash  4ca785c9a11b4db0
+#   text hash     1fb4bb5b9a542e50
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3f15ec34bca47fd6
-#   text hash     0e5ea7eff9d1a2aa
+#   content hash  ece3c80f76e88656
+#   text hash     28579b7ce0b2f142
 #   render with   attnforge render specs/prefix_lm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2c7caf5f5b662e2f
-#   text hash     91e3c1b7f5c6d957
+#   content hash  9794acbf9e05e0c7
+#   text hash     430e16db7a96fdb3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ccbcf6a7e9950eaf
-#   text hash     410faa50e1757eeb
+#   content hash  48639870bf2e615f
+#   text hash     2ef0a0cb5eb21436
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

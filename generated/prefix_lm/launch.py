@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  16f2005920458d6f
-#   text hash     3a0f67a5fafe42ce
+#   content hash  a9c2c30dbc5eaa3d
+#   text hash     9d5f2d2b822a5f56
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3ce3a92bcfca3300
-#   text hash     9f795c4daf7a1579
+#   content hash  a2c6a3216b4df708
+#   text hash     861feb0bd22f66b4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

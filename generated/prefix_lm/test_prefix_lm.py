@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7b40dbaa59ac09cb
-#   text hash     8eec70bd4979fbf7
+#   content hash  da51cba4318f529d
+#   text hash     2d874558bca85d1e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9a17e29f096ea52a
-#   text hash     c07d28166c693ce4
+#   content hash  23f53b3f5e225a8c
+#   text hash     740e065b8544caeb
 #   render with   attnforge render specs/prefix_lm.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b9b89cc6b6160c75
-#   text hash     3efcb26853f8f722
+#   content hash  660ccba731b2bfc0
+#   text hash     8f5560a8221449fa
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

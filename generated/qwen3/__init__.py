@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  21cb22982d7b303f
-#   text hash     189b6d3fed02b676
+#   content hash  b2d1494aec6e14d8
+#   text hash     21c0d1b2e0f94795
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

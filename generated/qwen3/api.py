@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  356df6f05f887d48
-#   text hash     0eb3d15013d06ec4
+#   content hash  506c36fe26d4a923
+#   text hash     7fa88714c2e17df4
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  090c9be499252ef6
-#   text hash     a92cebdcfd959e03
+#   content hash  569de9664cc815c5
+#   text hash     6f170072b5c64a91
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9cca9e115c17e0b9
-#   text hash     daa72f8774e9cc38
+#   content hash  6bf414dc63be28f3
+#   text hash     38a3a726eec31ba5
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9efb990005dd9ac1
-#   text hash     c63bbdcc2a55ebc1
+#   content hash  0e764f0c98fd08a8
+#   text hash     1512c3af179a9a18
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

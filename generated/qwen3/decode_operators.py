@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  383dd6a1c19b50b5
-#   text hash     979a2259f7ff65d2
+#   content hash  f5aca98eab7d480d
+#   text hash     b2871ce024080bd2
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

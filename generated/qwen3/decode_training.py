@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f22a26421589af67
-#   text hash     88fb32e47dd2ecbc
+#   content hash  32fa24a1fc97e5a6
+#   text hash     88c58b8248ba717a
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  21df77f55ef002de
-#   text hash     c91bda6ed6a79310
+#   content hash  c4586e6b87fa3eef
+#   text hash     80c895803b154864
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

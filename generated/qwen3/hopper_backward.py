@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c9fd06e1a2b1e75a
-#   text hash     8823cb3aead20d13
+#   content hash  d6567c05e33bfe31
+#   text hash     12da22d59876359c
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3f94c1d0a35a66dd
-#   text hash     3842c3120251bd87
+#   content hash  722f397daa88281a
+#   text hash     c385763918c38f35
 #   render with   attnforge render specs/qwen3.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  262742d53d7910b7
-#   text hash     81d7afb83b46ec14
+#   content hash  1651b53da17d0d1f
+#   text hash     0aba3f823230b0e9
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a3cfe4912d17afd4
-#   text hash     813aa448f8104910
+#   content hash  c35c80bb0d171efe
+#   text hash     e1d15b88971c2312
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

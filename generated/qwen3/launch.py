@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1de29cf54e72e36c
-#   text hash     07afaadcb9890b63
+#   content hash  a717f2995fa61c71
+#   text hash     2d3a8bbb4a9de555
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8fc60d0e75b0bafa
-#   text hash     d4387919253ef2cc
+#   content hash  b3461971d1192ff8
+#   text hash     d363443f7179d271
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

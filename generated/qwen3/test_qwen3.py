@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5483ffa9df315384
-#   text hash     d24ef85484c82eda
+#   content hash  ad1bb285c872bc23
+#   text hash     18121a1dbb6aaccc
 #   render with   attnforge render specs/qwen3.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

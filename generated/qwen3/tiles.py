@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  181f83f2722afe2c
-#   text hash     85f596246ef8a7d7
+#   content hash  82d54391df7ea954
+#   text hash     2b3e8ed370cac126
 #   render with   attnforge render specs/qwen3.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6fb7bc5189852d1e
-#   text hash     e9f1eb2103e66351
+#   content hash  d92b8004d52ce97f
+#   text hash     a52f1df93fed2b6c
 #   render with   attnforge render specs/qwen3.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

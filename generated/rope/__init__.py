@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  612b15c0938708a1
-#   text hash     71c59292ae53139e
+#   content hash  1d388beee290df83
+#   text hash     5b323091dd7f0fc3
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

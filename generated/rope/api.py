@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  82680580e6b8e0d1
-#   text hash     a72fc479d4408473
+#   content hash  6024354046482e69
+#   text hash     947b9d9043e2f185
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0e1340bfa53da66e
-#   text hash     013c815d01b28ef7
+#   content hash  e334d3a18e1febf2
+#   text hash     039994cff485205e
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

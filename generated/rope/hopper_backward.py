@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c51daa3b7b5bcf33
-#   text hash     b9f03295064d21a9
+#   content hash  c95049fd6da69f0c
+#   text hash     f5e0a327521daafb
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  90674e8414be8b82
-#   text hash     1b4c9d16d9031d7f
+#   content hash  1ecbfd049c07ef52
+#   text hash     cb6ef5954fa95b39
 #   render with   attnforge render specs/rope.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

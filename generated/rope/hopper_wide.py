@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  91367a649a2babfb
-#   text hash     3c8933a3c8487c9c
+#   content hash  8c156736b18c2c60
+#   text hash     d3804627259ba67a
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  50fa067bac3ebcb7
-#   text hash     fb9e006815516a6f
+#   content hash  965b4b68126f5822
+#   text hash     f58b71f4ce9f0e8b
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  91518e81b9b9e637
-#   text hash     fc2d8372e999ec5d
+#   content hash  82615c80e2487b6f
+#   text hash     a382e5d5add824e7
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4ed04614c9908216
-#   text hash     ad03e97d9607762c
+#   content hash  02949c7a530faee6
+#   text hash     a18c466046dbb007
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3ef4c6051cf5cbe1
-#   text hash     e5ae9290734a67be
+#   content hash  489f878d5dd32c40
+#   text hash     a5a3e156b9dfddfd
 #   render with   attnforge render specs/rope.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

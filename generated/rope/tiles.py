@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  15ba896c1c51ea6e
-#   text hash     f6aa099bf8effc5d
+#   content hash  4839df8707dd9aa0
+#   text hash     0833ef319cc08252
 #   render with   attnforge render specs/rope.yaml
 """The tile shapes with which kernels are launched.
 

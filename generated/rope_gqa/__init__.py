@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cfa0b8596f156aaf
-#   text hash     27fb53654b764d4f
+#   content hash  bc9133a1c15ae81b
+#   text hash     dcd1181d5b62fa2b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

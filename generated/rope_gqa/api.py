@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a02a2d946601a735
-#   text hash     b8d940084359fba7
+#   content hash  9c8110f2018c4a2c
+#   text hash     928f5b6d46a87dfd
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

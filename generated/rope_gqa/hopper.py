@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  149ed7e97614e96f
-#   text hash     1ca3c19192f65ffa
+#   content hash  790045a4a6246711
+#   text hash     2f6b0fbb39d9c9be
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

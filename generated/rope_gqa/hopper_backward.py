@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  57ba471327512018
-#   text hash     38e8c2b4c5b02435
+#   content hash  0d0dcfbd4a80fa9b
+#   text hash     c6abd3ed11112bc7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  64d853195b321b23
-#   text hash     6dee0f8f6c97cd05
+#   content hash  a1abe65cf021fb27
+#   text hash     06466aafe9cfcfd0
 #   render with   attnforge render specs/rope_gqa.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9dc86f272851ad0a
-#   text hash     011ff9f2ff47a8d2
+#   content hash  2c93a00669c74ed8
+#   text hash     33cd6a99d09e6bc8
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

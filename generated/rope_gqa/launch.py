@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a7a7eaff466b81a3
-#   text hash     dce768628ebc461b
+#   content hash  b438a5a6cd70a6b3
+#   text hash     715811c5e669e5bc
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f524b55693c9e438
-#   text hash     1a65278d250158b0
+#   content hash  970e3e2d2a1ecf8c
+#   text hash     645d2b7cc5b4bc02
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

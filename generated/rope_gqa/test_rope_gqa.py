@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4ae0ad205bdfc738
-#   text hash     cbe6543b58e1efdf
+#   content hash  91b3e7e64b28b7fb
+#   text hash     a6c22499e9751bee
 #   render with   attnforge render specs/rope_gqa.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

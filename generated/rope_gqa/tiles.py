@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fa8066e9798ac078
-#   text hash     dfbe7861187e8559
+#   content hash  091b1e8618f9fc31
+#   text hash     e70692a4c4e6758b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  99dc44f27a78ea80
-#   text hash     ab14cf17a2fcc972
+#   content hash  6a32152b9d42f601
+#   text hash     b0f30b6e76a755e8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  27aa65ee53c3de87
-#   text hash     164fde419e39d685
+#   content hash  a0b3904989912cc7
+#   text hash     ce8af5222d212dd8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1816cef7618e8f08
-#   text hash     13d8adba1570db05
+#   content hash  f8d2e7c4ba940dfe
+#   text hash     35d58cfbce51b6fc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9988313f9fce144b
-#   text hash     84299c2d25a44cd9
+#   content hash  65609c5ab738526f
+#   text hash     0dc661d3e5ab5b81
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0b520cadfa19469c
-#   text hash     7bd8d7cfa01cdd30
+#   content hash  fb8ac7c51f7764f0
+#   text hash     55c9dce4c62bbfa3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

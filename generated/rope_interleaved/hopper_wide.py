@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7416f31ecd967676
-#   text hash     6ca251bd8b74382e
+#   content hash  abd072b5ccfb8686
+#   text hash     a485f6a24ae50266
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e4503e05131e36df
-#   text hash     cb7c35d5dc88c087
+#   content hash  501f5476bddb5ac9
+#   text hash     b2f1cb5725265870
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  853692e17322920c
-#   text hash     01b5b4bc1a04f7c6
+#   content hash  b3a390a6d5e13dd3
+#   text hash     44d5da7f02a60462
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  75a9fd068c77794e
-#   text hash     077cd4cb0191b870
+#   content hash  0de5797d261e055d
+#   text hash     4a0efa9fc0c52ea0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ee942312fb7247d1
-#   text hash     ec85376bb9f8704f
+#   content hash  7040eb85fe15a2b2
+#   text hash     95ca9e243e6dc9a6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3f32abc90d913b69
-#   text hash     b0f16f0902e49404
+#   content hash  35edd93793afb5c3
+#   text hash     64cafe18181727bd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7be5a9f883d2f4c8
-#   text hash     42efc162d8aafd56
+#   content hash  4948a68115799464
+#   text hash     b91a70462e2a1a22
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

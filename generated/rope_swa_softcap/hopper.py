@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ccc3ac347996e5ba
-#   text hash     ea9b7a4278b2d60f
+#   content hash  3d54fa093cbac8b2
+#   text hash     7c6b06c32275023c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

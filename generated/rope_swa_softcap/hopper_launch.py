@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  992ac6806b01d24b
-#   text hash     cb00d7552fcea746
+#   content hash  cc4c14506bb05e32
+#   text hash     31310ce9370efa7d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

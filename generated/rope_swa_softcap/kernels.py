@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1a81419bbd0d1e3a
-#   text hash     b81eb082361c1c62
+#   content hash  0332918c0cde7f69
+#   text hash     1b5f5972ca6a7404
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

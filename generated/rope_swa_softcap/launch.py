@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e0390fc6e57001d0
-#   text hash     279574e5c1655c12
+#   content hash  c7ac9a2ac820feae
+#   text hash     8ecc9d759a7fa462
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b3ba08786e2b86d3
-#   text hash     10756c4f83a883e7
+#   content hash  b73b1db4465886f1
+#   text hash     31c9f0507c03069c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

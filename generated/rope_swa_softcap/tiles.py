@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  012e34b380514c2f
-#   text hash     25764d89cf70b15b
+#   content hash  ec0290c1eb1a452e
+#   text hash     76e651da541efef4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c4863c825ba23402
-#   text hash     e8f70099ebc9673a
+#   content hash  f486b0a0b41ff70c
+#   text hash     e1594616832f6e1d
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

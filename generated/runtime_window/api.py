@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e0574114553e493c
-#   text hash     7db61175c5e9fb62
+#   content hash  539b2fe76af55ba3
+#   text hash     2ec600971c8734ba
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  82d631db0b82a94f
-#   text hash     7716712d717c8807
+#   content hash  311cd93c0dd35f20
+#   text hash     ae7591e0db890c8d
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

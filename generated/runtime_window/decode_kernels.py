@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  70e91176d498112d
-#   text hash     7eafa410bf1317fd
+#   content hash  574e155317fe6a02
+#   text hash     9fe0d51134d8d53c
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

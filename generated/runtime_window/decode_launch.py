@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f27f7b541c7682c0
-#   text hash     6a8a8360ebe11c97
+#   content hash  f8a06b7033356092
+#   text hash     d04cb669111118d7
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  dafb550682740867
-#   text hash     aa3c67a6fbec0f00
+#   content hash  c396ba36863ef28e
+#   text hash     8e4d5774905a0590
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

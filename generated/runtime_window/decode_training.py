@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  26ef7d86cbdabee3
-#   text hash     281060ed5f87f39c
+#   content hash  da949147527c0e1a
+#   text hash     b128140d41c476c6
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c2a9370a086e3b85
-#   text hash     ca2c29310b19165e
+#   content hash  85b31dbf04db77bc
+#   text hash     e1d29c9576de78f0
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

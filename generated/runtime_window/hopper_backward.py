@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2dd612ec4d43b515
-#   text hash     f58783f26a9a058e
+#   content hash  17881fb1feccd03f
+#   text hash     b0c91b0c324792c8
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

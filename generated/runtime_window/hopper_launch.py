@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  202a2021216bbff5
-#   text hash     d5ff24f4b8b7b11c
+#   content hash  6a2e5d58b16fa029
+#   text hash     f944a17e77ccb801
 #   render with   attnforge render specs/runtime_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  315ac0ff82d42656
-#   text hash     72b5af3ddf6b1d9b
+#   content hash  563f557b5932f5ab
+#   text hash     cd2a2dba86ef2a59
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

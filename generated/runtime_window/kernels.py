@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6afcbc65f2b5449b
-#   text hash     76e52b3c387e1354
+#   content hash  470fe2d0a8977b2d
+#   text hash     c07a3136cbe02acb
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

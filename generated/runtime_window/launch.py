@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a0e41d9a494ddcd1
-#   text hash     2a04c27fa7d9f04d
+#   content hash  b7ddd5a0f8aa3d85
+#   text hash     bd6c9eb6a0bd99bd
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3caa831bd77096dd
-#   text hash     a20aef36a5e99b1d
+#   content hash  18413cad8ce1abc3
+#   text hash     5aead128ef960c76
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: `attention` with projections and whatever else a layer has."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3bf151dfa1618de0
-#   text hash     05e13b4c634d3c88
+#   content hash  ec64b52fe683969b
+#   text hash     25e40089954cfb76
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  45331a438ef9f291
-#   text hash     9e9de03ab4e1c24f
+#   content hash  a2e7557bb2d47be1
+#   text hash     cd56a6ff1947620d
 #   render with   attnforge render specs/runtime_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b907b3be279e215f
-#   text hash     67aeeb4e4183d66c
+#   content hash  40f1f1f8ca821aaf
+#   text hash     4f2067e6466dc312
 #   render with   attnforge render specs/runtime_window.yaml
 """The tile shapes with which kernels are launched.
 

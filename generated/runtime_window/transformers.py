@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d9f7e524bb19301d
-#   text hash     69de2a887484ad63
+#   content hash  9e699d24cdb15bf1
+#   text hash     972e5ee7e679cf17
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bbe9cb5ac0e0b076
-#   text hash     497bdeedce6c4616
+#   content hash  93904b9e8c3e79bd
+#   text hash     82efeecea5d5b669
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

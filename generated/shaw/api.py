@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7b969e6c350d0361
-#   text hash     57598cff47dfe778
+#   content hash  7388936325fc4aa4
+#   text hash     3c70c54568cfacb1
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  134ba8d8aca25002
-#   text hash     4654d0d1411887a2
+#   content hash  f10b4456025a057e
+#   text hash     931659bae6074cb3
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

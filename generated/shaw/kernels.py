@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  72e5bfd6e0c18518
-#   text hash     8a235f6a97cc0773
+#   content hash  d5d63a8e6825a2b3
+#   text hash     b0b4e6b8f2b4742b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e5347eaeb542d0d0
-#   text hash     8e7ab26bfd5ace22
+#   content hash  54adf1fbb1f98b4d
+#   text hash     f7d58af2dd4d965c
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

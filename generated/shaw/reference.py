@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  55988b996595ad41
-#   text hash     b6b6d296a5b8a4a5
+#   content hash  4f4415a835da81ff
+#   text hash     1296a93b4e10750d
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

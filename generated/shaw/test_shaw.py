@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  520b8fb344b39b37
-#   text hash     ff09e8c8beb78546
+#   content hash  4d802e9591564466
+#   text hash     63ac770fc24276c6
 #   render with   attnforge render specs/shaw.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8548f65072cabad6
-#   text hash     54e70400a14bdff7
+#   content hash  ae3d20c996a5fde8
+#   text hash     87b8732fe6479b13
 #   render with   attnforge render specs/shaw.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0d34db9ec7203ef1
-#   text hash     b6740e62502daf78
+#   content hash  cf22805a98c3f5ec
+#   text hash     9e8ffb3a4752d3c3
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c478718c29d552c6
-#   text hash     ee4332836820d176
+#   content hash  9cfde92238c43ddc
+#   text hash     50a9e65ca06ee6ab
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dfdf275b9b4f01b8
-#   text hash     b5f00628f193eab8
+#   content hash  c7818e14b7601852
+#   text hash     1c644fa343f2c4d8
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

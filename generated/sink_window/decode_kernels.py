@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  991fd9d262f353c6
-#   text hash     33282f410cdac5c5
+#   content hash  1bc5e36b6ad40ed0
+#   text hash     55391c444cc4a387
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8387013339a55cbb
-#   text hash     462c447178647f21
+#   content hash  fdd720bc4ffded7f
+#   text hash     6416e00ebb569764
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8401d985e998c0fa
-#   text hash     ac0c53d808b2ec22
+#   content hash  ab56ea1a3a2511ba
+#   text hash     b50863002ca606df
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  223632fbbf047173
-#   text hash     fe72e3ebd9815550
+#   content hash  f915d577089ee996
+#   text hash     ac2c50752eeb478c
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  94a473b9afee9f7c
-#   text hash     de6c3171b9abd663
+#   content hash  d5e857bf5c7420a4
+#   text hash     646d395c2ae7afc5
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

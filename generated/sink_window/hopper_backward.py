@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5688d3dcf22c6084
-#   text hash     a4a9e8353276f41f
+#   content hash  9749a8737ffa5e16
+#   text hash     82cf60e803557a95
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  77bd8a374e734f8a
-#   text hash     7034abe3a1d33ffc
+#   content hash  ca905e9c90e36a9f
+#   text hash     dfa8f279e65b978a
 #   render with   attnforge render specs/sink_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

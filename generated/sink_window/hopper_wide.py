@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4db8f695df7b57f4
-#   text hash     9aa9390afd17b812
+#   content hash  4032f2d889a5e608
+#   text hash     a8a987bd057f65fb
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

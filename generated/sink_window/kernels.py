@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  50d2703d15d5e082
-#   text hash     d8deee06c1a8a667
+#   content hash  25aefe60f5a6d6f8
+#   text hash     0a13e176785e033c
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

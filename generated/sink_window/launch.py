@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5e6bc0c9beaa54d0
-#   text hash     ada5f9ab0e3a9b94
+#   content hash  458a5fed2a1435da
+#   text hash     28f61648cf775c05
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

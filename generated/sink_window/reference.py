@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ba2d19706597b8fa
-#   text hash     75c7b3731be1912e
+#   content hash  17c0423b29335f31
+#   text hash     62d49a1127ce265b
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

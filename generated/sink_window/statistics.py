@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ad23755c46c24a70
-#   text hash     5e53dfaeea5d3bb7
+#   content hash  dd7a21d155df7de0
+#   text hash     3627f09be63a7164
 #   render with   attnforge render specs/sink_window.yaml
 """Optional results of `attention` beside out and LSE; formulas and names are explained at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  42e06bb9ae6d88ee
-#   text hash     f9145e38e9613c2b
+#   content hash  946299dd625fbf97
+#   text hash     c0d4a90fe6f0c39d
 #   render with   attnforge render specs/sink_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9ce7274cafa19493
-#   text hash     4365045122aaabce
+#   content hash  5ac6be34b601cad3
+#   text hash     a9746b26b763a029
 #   render with   attnforge render specs/sink_window.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  87c395dadac55ab9
-#   text hash     862caff4140e27d0
+#   content hash  970a64f99a9bfb58
+#   text hash     f4681a27e5aef753
 #   render with   attnforge render specs/sink_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

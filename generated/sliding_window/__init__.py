@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ab21203b2f22f88f
-#   text hash     0a4fef6214fc1524
+#   content hash  c0d7216a35ab4bc9
+#   text hash     3235bc171b476e3f
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

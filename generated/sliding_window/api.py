@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5d9bbc1627eb44cb
-#   text hash     e13abcbde23c9dd9
+#   content hash  722236304fe45eba
+#   text hash     01607506a98ff18e
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

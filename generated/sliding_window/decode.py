@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  344017a9de6ec87a
-#   text hash     9b121856602871cb
+#   content hash  bfc1ea3ada7290e9
+#   text hash     8deda92d82d39bcb
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  847fbb6ec3be6b49
-#   text hash     da8dd6438c174a6f
+#   content hash  12bc570a757ce757
+#   text hash     59e108f594a673f5
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

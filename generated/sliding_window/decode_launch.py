@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b3f86d043a9e603e
-#   text hash     a32ac701054dae7c
+#   content hash  f241d49266cbdde5
+#   text hash     9c1d96e1d6d40b6f
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  87878b9d1444b2a0
-#   text hash     92cecb708929b72e
+#   content hash  b01792fad46b8d06
+#   text hash     dcf72793ae57c96b
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

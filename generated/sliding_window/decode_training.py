@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c169e9fd6f5e3c2a
-#   text hash     9475a929c6deb98f
+#   content hash  9e9726f675a983f5
+#   text hash     5e2122c6796d10b3
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

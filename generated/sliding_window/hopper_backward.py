@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  10622b31324ce3b7
-#   text hash     05a52b5ec8484862
+#   content hash  d41a56c976d77dde
+#   text hash     5c67afd6ff2cbecc
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

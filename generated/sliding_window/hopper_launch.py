@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  41f8e04b4b87037f
-#   text hash     4e391bbaca027914
+#   content hash  56fa3d535610b0a0
+#   text hash     cc43236815d948c6
 #   render with   attnforge render specs/sliding_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

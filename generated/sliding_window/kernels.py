@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  821bd570923f2189
-#   text hash     50d5dd33449dc2d8
+#   content hash  4be5861830fb4b14
+#   text hash     a2293b9f12be8b4a
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  06ec32d15f64a8a2
-#   text hash     b34b9c0c3b4396dd
+#   content hash  ac873bdc88d31708
+#   text hash     25bc24f933838859
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  dc126f61688bda4b
-#   text hash     e6a2587333ac010e
+#   content hash  30644f792679f6a7
+#   text hash     9f16dda5fbd876e3
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

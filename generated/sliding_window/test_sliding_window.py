@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  10e7b8cd79ebefa6
-#   text hash     b4ba5ef2cb0c6c50
+#   content hash  b210347b2d049425
+#   text hash     124321e928fe3c1f
 #   render with   attnforge render specs/sliding_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

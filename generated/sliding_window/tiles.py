@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c6c09c2fc896f790
-#   text hash     55dc89ed5f07a587
+#   content hash  66bd4ae12350763f
+#   text hash     8dcb73e35cd5a732
 #   render with   attnforge render specs/sliding_window.yaml
 """The tile shapes with which kernels are launched.
 

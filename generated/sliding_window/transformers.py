@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5baafc5f1b178e44
-#   text hash     899ac21df7f95dee
+#   content hash  b00b508e0b368e91
+#   text hash     c5ddf1b4a8e220da
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e1764b6aa81438cc
-#   text hash     5dc43ccf44b2208e
+#   content hash  c7a31dfb900f615e
+#   text hash     0482c81f498d6a75
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5542207fe4c60b24
-#   text hash     fb704dfcfa067d8e
+#   content hash  7e7f6919a0e64978
+#   text hash     35189f9bb6ba6c39
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

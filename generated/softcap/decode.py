@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  77211ce77cf34a28
-#   text hash     e68fc21e606e3b2a
+#   content hash  911c25fb504f4448
+#   text hash     33518a1b4ca5d488
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

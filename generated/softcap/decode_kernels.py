@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3a34bf6e7438acda
-#   text hash     452a9c4290b96cdf
+#   content hash  351df63b55d9be52
+#   text hash     ab9372d86c12dca7
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

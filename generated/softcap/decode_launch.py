@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  daef184a0f88a05c
-#   text hash     2b07b426e7ebff8a
+#   content hash  098af2af5f201d48
+#   text hash     547a472b6c06900f
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

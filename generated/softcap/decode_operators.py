@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7e48cf7f2fda9379
-#   text hash     124ecc5c8ca3909d
+#   content hash  ac4f68f543ea4dcc
+#   text hash     c176cc56f2cbf21a
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0c85eb06894a85e9
-#   text hash     95000e1f37bb58bf
+#   content hash  2162066efc063b5c
+#   text hash     cd1ab5eddf2c14d4
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

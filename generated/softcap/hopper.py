@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b0a0a13cf40afed6
-#   text hash     3b0aa330106ca8c5
+#   content hash  e1e92c8c8158c364
+#   text hash     016f651dfd7b0de6
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

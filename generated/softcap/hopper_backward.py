@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8165b6a34f9dd523
-#   text hash     935ec3388b098695
+#   content hash  aead9b54a5398603
+#   text hash     ed27afd2397cf34e
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ff2ba4c6a4b57f05
-#   text hash     b2e1c262d24f1b8a
+#   content hash  89906f2c20af4d7f
+#   text hash     9d3176e9f220a637
 #   render with   attnforge render specs/softcap.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  959234b404201163
-#   text hash     f46735fb79e202cb
+#   content hash  e1797ad649e5b507
+#   text hash     1b41299d6a0d225d
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  531f0315477d7a75
-#   text hash     e146f85973c3d78e
+#   content hash  c09743ac6b501781
+#   text hash     14de29a1e76dfd7b
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d65726283dbddf6a
-#   text hash     c8aaa2e486db17b0
+#   content hash  eb065511bf771504
+#   text hash     5d5609bac26fee94
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6fb6b57eff930a48
-#   text hash     27758ca807ac0b3c
+#   content hash  5ec1a4202ef29fd1
+#   text hash     82a752702a94d27a
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

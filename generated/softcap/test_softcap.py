@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  225efba159874f8e
-#   text hash     d2c97f80f3d1894b
+#   content hash  c6d8308f92e7070f
+#   text hash     52907a47a4220ce4
 #   render with   attnforge render specs/softcap.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2e24a2ad9b6960ac
-#   text hash     9d5348ca1acf6735
+#   content hash  04d47cfe5e01ec52
+#   text hash     9a6af147917c4447
 #   render with   attnforge render specs/softcap.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  914ae066c8d0c16b
-#   text hash     ce258905da2d798b
+#   content hash  639bc6caaa3c9b0b
+#   text hash     80c1fccd9dc94194
 #   render with   attnforge render specs/softcap.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

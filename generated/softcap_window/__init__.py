@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5133e34f8fad4c5e
-#   text hash     45d5bd5fc4ff424f
+#   content hash  72059000fd1a2279
+#   text hash     22b23e2b8d9e6bbe
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

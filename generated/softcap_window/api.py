@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c62dad6995937fa1
-#   text hash     37e18c68244cd0bc
+#   content hash  c887e69a9513cbde
+#   text hash     8d3e2e8f0e97929b
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

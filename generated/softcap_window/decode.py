@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d5334617ca85b767
-#   text hash     6f92e71aae7ec38b
+#   content hash  3e49b3d49f1d2cf9
+#   text hash     cee4f7fabce28722
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d41cc0e0a7223bc8
-#   text hash     3420dca745656539
+#   content hash  d014c02a2ba8090a
+#   text hash     1f2ea60bbb4586f3
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c7743d37c6125785
-#   text hash     d89347b7030cf167
+#   content hash  a1343015b871528a
+#   text hash     245b4ab1e9ab5b9c
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3195aaf03eec1389
-#   text hash     c2ad7cbb8c29df55
+#   content hash  69f70cac2fe4299e
+#   text hash     e633c215f52bf510
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

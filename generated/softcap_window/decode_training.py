@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fec966659d59a619
-#   text hash     2b7183c0594039aa
+#   content hash  da45fa4fa6b59a85
+#   text hash     34c5b693df216eba
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7bfad8d5343b6d75
-#   text hash     7d1b1a8b318f297b
+#   content hash  9a9354b1268ad24d
+#   text hash     88feee32f5f574ed
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

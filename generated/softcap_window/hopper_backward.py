@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4cb711c088d8b709
-#   text hash     6e817c243e60e54a
+#   content hash  603f5e290388b124
+#   text hash     cfa1a010dac9bd77
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

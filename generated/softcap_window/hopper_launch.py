@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a7cc6bcb6c6092a4
-#   text hash     92a9ec3d3330b86e
+#   content hash  00599ea24aae8f2a
+#   text hash     2347aabfbe7f8b3b
 #   render with   attnforge render specs/softcap_window.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6a8026f662cb3d22
-#   text hash     7c478ac9a07c299f
+#   content hash  b23eaab2dc2ee93d
+#   text hash     5e01ff1b3a76beb8
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  518b7d5ff4664917
-#   text hash     44c15397e50d26de
+#   content hash  78c2aaa66b028c01
+#   text hash     6396d67781e522c8
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

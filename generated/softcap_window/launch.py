@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  21a1c26edcb9f618
-#   text hash     92059eca348ecdf2
+#   content hash  4d316e2017efb5b0
+#   text hash     33c37a67511f2504
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

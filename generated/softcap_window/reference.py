@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3ad0a09974e65a8c
-#   text hash     0834bef44731d954
+#   content hash  6c227e182ccc1f98
+#   text hash     e9be8b743483579f
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

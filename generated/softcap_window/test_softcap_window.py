@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9c78fe31907ba722
-#   text hash     3a78e47746bc6cd4
+#   content hash  1d2f0af6c0c2d7b1
+#   text hash     df6de4cf91e6af5b
 #   render with   attnforge render specs/softcap_window.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  56ef4186c1e42477
-#   text hash     62d5e465760aee22
+#   content hash  f56517a85117af71
+#   text hash     6f8cefda164b8f9a
 #   render with   attnforge render specs/softcap_window.yaml
 """The tile shapes with which kernels are launched.
 

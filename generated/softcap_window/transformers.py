@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  491410533a820733
-#   text hash     44e7af4165dd89e5
+#   content hash  7d9a364dfc605299
+#   text hash     2fdf79bef3eb334a
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fcc1c77eb20c3fd7
-#   text hash     be2e7d9a467d1d07
+#   content hash  03b2d070e697e0bb
+#   text hash     17f773a93084125c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ad17135fbfdde341
-#   text hash     0a3c369d713f4d62
+#   content hash  871d5cdfa7284c72
+#   text hash     d770019fd5aa2729
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d5b4ea339f14c087
-#   text hash     1bd391367f9bdb9c
+#   content hash  2c9c468974f5bb47
+#   text hash     d7d5f90bff637b07
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

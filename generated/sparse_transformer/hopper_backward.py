@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  50247876fa24da41
-#   text hash     54575454e7985b3a
+#   content hash  2f65e8ff73effbfd
+#   text hash     6a91ee7d902ac9d9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2ef209b98154b2c6
-#   text hash     01d75cc5624b882a
+#   content hash  a7835d2928cd2465
+#   text hash     da8ec5525c975c45
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

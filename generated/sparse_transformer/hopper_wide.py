@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f969dc7545cc187a
-#   text hash     662ec09720bf3d80
+#   content hash  7fa6fe60bbd7b961
+#   text hash     740d865c19f44a6a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cce98ac60e44a427
-#   text hash     987d130746eca227
+#   content hash  6e0eaf9eb212a034
+#   text hash     ab173bc86bf695de
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b04f329b4e7a1d5f
-#   text hash     c8f00c92b5380ab5
+#   content hash  6d37a160095b707d
+#   text hash     a24e75ac3d04400e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a0d7dc5ed0da9d0b
-#   text hash     63472ba7d6eebb72
+#   content hash  9454c180261d8e33
+#   text hash     836d022b07796fbc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

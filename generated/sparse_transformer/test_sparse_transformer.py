@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3ed60b1ddbe3668f
-#   text hash     cb985e4aa92ab2d5
+#   content hash  34646fa4515841cd
+#   text hash     9c3bbfe61461e273
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9d7e5d021aeb168b
-#   text hash     e3b2345f0098272b
+#   content hash  764fec078f523ab0
+#   text hash     ccde075065237bce
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  aa0ec9bbb42c30dc
-#   text hash     541ceeea4d54392a
+#   content hash  68602dd292669bbb
+#   text hash     1f0e28ac62ed0f55
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

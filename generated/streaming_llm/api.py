@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  568545715287eb10
-#   text hash     90abf1336d77f052
+#   content hash  d6205e85a350bc95
+#   text hash     d8f88e08e829da84
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

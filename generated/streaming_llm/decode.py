@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  686202f3a1d6ae48
-#   text hash     7eda60df3518fb14
+#   content hash  559526e3da575ff6
+#   text hash     9aa006881a4f4c30
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fe5fea9826429285
-#   text hash     d6a7d2799734bb24
+#   content hash  c97e91a80098e7fd
+#   text hash     c7373127b96e00d2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7a7c8aab9046d0e3
-#   text hash     8a8499414789d9f5
+#   content hash  0b7c9844158383ab
+#   text hash     28825c887ecf0d9f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1ae91c7f51811753
-#   text hash     5b83806c608fd6aa
+#   content hash  f6001bf4da96fe98
+#   text hash     c95ecfec28ce0585
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c403354f06162173
-#   text hash     b8d3f10a65f8a367
+#   content hash  e65828faf0c56df2
+#   text hash     451edb292abeb237
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

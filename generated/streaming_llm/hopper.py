@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e5c1fd00b38c0dbe
-#   text hash     07a0284abf6a3d30
+#   content hash  d094291c10eda6b3
+#   text hash     eecbbcc9adccfeff
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

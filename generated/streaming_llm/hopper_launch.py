@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5ae5fab3fe9f4bf5
-#   text hash     1cb9c563db69d75d
+#   content hash  015e8c33b50d2542
+#   text hash     01209b4ac9f35183
 #   render with   attnforge render specs/streaming_llm.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f9dbd1ca4936facc
-#   text hash     7d737f5774a0150e
+#   content hash  27e92a66c5b8f999
+#   text hash     b9b02069182cc0b3
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  496a7bf79552ebae
-#   text hash     7b5ebd67785784ea
+#   content hash  a3e7072c11d65ef2
+#   text hash     3b2d3b5a0539f22d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e10e4ae06d78122e
-#   text hash     175757bb6671f3c4
+#   content hash  1e9b9b4f4c0fd20c
+#   text hash     0ba23d37db178295
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  72bedfa19b0684c6
-#   text hash     f590a384ac410324
+#   content hash  1bd06657d50f240a
+#   text hash     fc0591d85b171c89
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e0fde197d5c6dafa
-#   text hash     63a3dad097179749
+#   content hash  7a303ba3d61fac2d
+#   text hash     a0f3894e669e41d1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5db6c72720519eaa
-#   text hash     0f4965b88a7b4676
+#   content hash  9e19c9a2f022ad57
+#   text hash     59606a003074b45e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The tile shapes with which kernels are launched.
 

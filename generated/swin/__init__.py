@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0608ef56267b43b2
-#   text hash     e70f887bfb445af4
+#   content hash  52762745c8cbac0b
+#   text hash     af0496332d375ea7
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7bd6389b33f76fb6
-#   text hash     0d3dd2d4a2ed2b95
+#   content hash  329413bcbf353e59
+#   text hash     64d2a568e0f7f210
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

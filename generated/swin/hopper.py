@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7817542870379a6f
-#   text hash     74423279d7016d23
+#   content hash  8a60fa99abb9d1bc
+#   text hash     f23b362b45153439
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

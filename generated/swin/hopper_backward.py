@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0efc9e1afc6c08e7
-#   text hash     7b6b8c2d71a29832
+#   content hash  ea05a39498d7979c
+#   text hash     b66eaadf6d2f9548
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

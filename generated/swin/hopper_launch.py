@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  61e1ae820cbc18b0
-#   text hash     31c18c112106da8d
+#   content hash  8e7f385f7bd2df49
+#   text hash     64828ed3dee0b8fd
 #   render with   attnforge render specs/swin.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

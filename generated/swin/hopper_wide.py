@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  859c1d9d9a06efff
-#   text hash     aac71e80eb39ab0c
+#   content hash  02bafc309e12157b
+#   text hash     05b6832a01481e92
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

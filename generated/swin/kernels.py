@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6674c35a0d27ed25
-#   text hash     24e7e52a9b39242c
+#   content hash  d99d21405b1a6250
+#   text hash     6a43c95cf1595cc8
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bbd0018680a43eef
-#   text hash     57451ac3910d2f22
+#   content hash  b89d4ee3c4f582b7
+#   text hash     7c569499086df588
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bb2e42432f8cceb3
-#   text hash     6dcd6ee43b8d7538
+#   content hash  dc34ef60a503b038
+#   text hash     5ebbf7be20a6a59e
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  00438b1f682436a3
-#   text hash     e4cbf6d0a9b4170e
+#   content hash  5bc4c85155b21717
+#   text hash     b79771ece3949ca7
 #   render with   attnforge render specs/swin.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

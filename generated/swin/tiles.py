@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f0c04c5d0235acdb
-#   text hash     877494a474faba27
+#   content hash  c4ca6519f88710f1
+#   text hash     766f5fc085796a56
 #   render with   attnforge render specs/swin.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7ae9360c05f8bc2e
-#   text hash     ea20a3e9468eb2f5
+#   content hash  f4a1431a9f6e1e7a
+#   text hash     059f2d9edf1dac00
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3b4b21be214921b1
-#   text hash     1a43562c37ed6000
+#   content hash  2c9e13dd96da4d4c
+#   text hash     89cf4a9272028261
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

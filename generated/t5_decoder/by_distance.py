@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  71a8c2e300b72efb
-#   text hash     dd4fc78532552fb7
+#   content hash  204ef796d83d6ca7
+#   text hash     9f9df9fac7dd4d51
 #   render with   attnforge render specs/t5_decoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

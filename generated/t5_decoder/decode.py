@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2120344c46524d18
-#   text hash     f94831a0e2653dd2
+#   content hash  240be29bfd79bd76
+#   text hash     9f3c42467b39a6d7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a KV cache, dense or paged, with functions to fill the cache and merge results."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8f5ae9e49fc9a060
-#   text hash     6bd8dfa21b457641
+#   content hash  654ff3f3fa7f27db
+#   text hash     d36d9434415bc5aa
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

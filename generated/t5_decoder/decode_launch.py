@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4bb532572e4a243a
-#   text hash     9a9eab0d2b4af01e
+#   content hash  0efe49b506c2884c
+#   text hash     f5485c7d2ffad521
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c28084805b1e69e3
-#   text hash     501ed27a9a60294b
+#   content hash  85c2aecf42bbb86e
+#   text hash     b56186efc299cfcd
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9f9244082f59235e
-#   text hash     d80c08793e2ae04d
+#   content hash  75e83bf3841be3b6
+#   text hash     09d95189c4626743
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

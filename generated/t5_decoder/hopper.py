@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7f530b092d2aca06
-#   text hash     39c9a07d809a7815
+#   content hash  0d579a8ec02333bb
+#   text hash     84bcc1a5681300e3
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

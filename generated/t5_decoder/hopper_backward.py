@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  956f6fa3da6ca0f1
-#   text hash     be8ec18277acdf9d
+#   content hash  00523dd5a9feda99
+#   text hash     8161d2b7b10826c4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

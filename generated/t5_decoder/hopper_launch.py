@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1983523f28d2f678
-#   text hash     9699e164cd52d8ad
+#   content hash  f0d264d3a2d8c653
+#   text hash     a0b552c197cc611c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  958ae2bbb02cdadb
-#   text hash     4d3325bb62d62a3e
+#   content hash  4e44c9863f3fbf01
+#   text hash     915184a8a21a427e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

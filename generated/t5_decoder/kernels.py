@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1dec1bf9e4102f4a
-#   text hash     eedb560cfc965585
+#   content hash  0eaa3c71de3a64c9
+#   text hash     bb726d1f0fbf7de6
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

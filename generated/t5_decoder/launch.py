@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c22d84b5163dcd52
-#   text hash     20e50c7c05955269
+#   content hash  4524c48cfcbd3283
+#   text hash     e49c90abc23c7372
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  261b05754b4cacfc
-#   text hash     2423d53b3b9cac46
+#   content hash  2f452b0af6599f06
+#   text hash     b05e6c6be67c42bb
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

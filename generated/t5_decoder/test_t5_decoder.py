@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d55c0d9324bc7c90
-#   text hash     6ef26605bb319e63
+#   content hash  1aec1b4264240e7a
+#   text hash     0f6e4796d772d7df
 #   render with   attnforge render specs/t5_decoder.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f08d84997f1b8f73
-#   text hash     40e8f121e85ad16e
+#   content hash  aac880a8b1c353d9
+#   text hash     4f1f66685592e9c1
 #   render with   attnforge render specs/t5_decoder.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d053ac3d8c0f1d85
-#   text hash     eef8cf64ac1b9383
+#   content hash  b81eb80382ca0acb
+#   text hash     ec35e952e96f8fe1
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bf9262946a6765d4
-#   text hash     03d589254daadae2
+#   content hash  004683c70df2d621
+#   text hash     ca66cb5b640afcb6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

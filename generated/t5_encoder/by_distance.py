@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2d1031c5deb30067
-#   text hash     b428731de7e091fa
+#   content hash  5378196164b2dfb7
+#   text hash     c9e397bb8fa3fa6e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Parts of scores that depend on the distance from key to query alone, evaluated once for each distance and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  de10a8d017443aae
-#   text hash     6e0dce149fee0eef
+#   content hash  0c4c8e7be22227ad
+#   text hash     2ac588dfa4a6372c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

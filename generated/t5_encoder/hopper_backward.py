@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  06d9b9e23630ed9f
-#   text hash     58124a19d749fabc
+#   content hash  5c63e9f0b48ea38b
+#   text hash     3edc520e782f8ddb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0b2bee1e0e71a5a8
-#   text hash     1feece399d23c308
+#   content hash  b626e7d0f0efe9c0
+#   text hash     17676a11f045ada7
 #   render with   attnforge render specs/t5_encoder.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

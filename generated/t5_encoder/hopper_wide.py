@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3856276265bccc84
-#   text hash     902a6b19b260a4d5
+#   content hash  1a790d5b657d304c
+#   text hash     cc3ab4e7b9b6fd12
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  81634d2cd3784941
-#   text hash     581f67f3f6247a9f
+#   content hash  387b70ce15021718
+#   text hash     c44d088b430c2423
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

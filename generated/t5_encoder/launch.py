@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  303b1ea980f3d60e
-#   text hash     a32ce05bf32fd402
+#   content hash  8f2c309cedc880a4
+#   text hash     37204406e78f1abb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fd09d0549a5b8deb
-#   text hash     340d01aa9773a9e9
+#   content hash  da41b28c84ad713e
+#   text hash     826fd55c6db79c27
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

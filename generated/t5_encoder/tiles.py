@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5c057062f28bc147
-#   text hash     82fc55782fd0580f
+#   content hash  bca10b13e7905584
+#   text hash     62cbf7b5ae019af7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The tile shapes with which kernels are launched.
 

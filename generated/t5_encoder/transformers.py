@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  56c1fc9a0f62175c
-#   text hash     b1d610fc2d7c2099
+#   content hash  2f97f9771d0cb417
+#   text hash     407f081b58d6e966
 #   render with   attnforge render specs/t5_encoder.yaml
 """The package as an attention implementation for models of the library transformers: `register` names it there.
 

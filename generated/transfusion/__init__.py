@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  17d6e2d662c96b71
-#   text hash     572d12c6c6509b87
+#   content hash  cbd088e2b6be8b21
+#   text hash     77901325ac3d6346
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  75155a40dcf7d33c
-#   text hash     3c39d95877dfce9e
+#   content hash  eec32e263f784eb6
+#   text hash     d0e1f799293aa127
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

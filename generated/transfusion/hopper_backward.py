@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  202efe4223d630b3
-#   text hash     71ba6130da9e15e4
+#   content hash  91472aceeab6f279
+#   text hash     b38a2ad9066bfe9d
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

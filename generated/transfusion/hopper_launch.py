@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d8fb28c8c6d2afb5
-#   text hash     d300e5268adb6e2e
+#   content hash  875fcb8cfd8039d8
+#   text hash     7927f2f01e87a564
 #   render with   attnforge render specs/transfusion.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

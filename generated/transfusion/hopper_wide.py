@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4b0c2dcf2c63fd90
-#   text hash     b6021f3ca2d4046e
+#   content hash  5cb2476cf96360e7
+#   text hash     aa13981f0268a5d5
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; the kernels before and after it are the same.
 

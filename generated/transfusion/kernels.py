@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d54a838783359edb
-#   text hash     91e90a4662168a51
+#   content hash  fe89f536c5800039
+#   text hash     b9feeb6e1530bc19
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

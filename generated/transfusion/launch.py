@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  88ec98df6499eca1
-#   text hash     49946ab7ec0ad7e6
+#   content hash  ba9a2722c0cd6bc3
+#   text hash     7beccc3b846c1374
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

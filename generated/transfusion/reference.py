@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4d9c014943715a0e
-#   text hash     e8d61b5f7cc6c982
+#   content hash  9e65e9cc4102cadb
+#   text hash     97a078671044c093
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3129b358e345965f
-#   text hash     660d85f94bbeb08a
+#   content hash  cdb7418b2dc30eab
+#   text hash     ae66ae7dcd89d6ac
 #   render with   attnforge render specs/transfusion.yaml
 """The tile shapes with which kernels are launched.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2d025d78bbe5d035
-#   text hash     d94a21e4af100f1e
+#   content hash  a7aa617478ff344c
+#   text hash     6858582fcde2bb67
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

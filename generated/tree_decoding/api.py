@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9ba685dbddf631fd
-#   text hash     0ed14fd721ce882f
+#   content hash  cbf6a3b71383d505
+#   text hash     8e316757fb9eedc0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

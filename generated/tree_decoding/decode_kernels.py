@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  181a0831b35c7a0a
-#   text hash     3ef60c5dd81fe266
+#   content hash  352a8b03952c6ae5
+#   text hash     60d169a951d1ed2c
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: attention of new tokens over a KV cache; the header of kernels.py has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  948db46cf6ecd6bc
-#   text hash     ab4439604181b015
+#   content hash  42ce44a62852d189
+#   text hash     25c0c7cfbceac4f1
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the decoding kernels, and the tiles, which decide which keys are summed together."""
 

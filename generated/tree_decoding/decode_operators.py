@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f8952f0678c6b900
-#   text hash     5db8845096c217f8
+#   content hash  cd079fc6498b9914
+#   text hash     6cb92c92d7af6cfc
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not use this module."""
 

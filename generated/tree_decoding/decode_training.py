@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  65e31a01d1f020fd
-#   text hash     9ba31cad79e5ffc7
+#   content hash  f96d28303c978686
+#   text hash     ba08329c0915f544
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the forward pass of `attention` over the sequences in a cache.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1e26a53b75af7d5b
-#   text hash     075262ca151d238a
+#   content hash  7a4d7a8ee81660ab
+#   text hash     a2a2b555eccf9513
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  42cf3296a3e62d2b
-#   text hash     c21cf6a9fcab9943
+#   content hash  f50aea84b7fac173
+#   text hash     2f10d6eefe66bc96
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one pass; the header of that file has the formulas and names.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d98df9bf9d798933
-#   text hash     c7cf2640b0a6fffc
+#   content hash  1339a2d6418015b1
+#   text hash     2e7f637a92801bf0
 #   render with   attnforge render specs/tree_decoding.yaml
 """Launches of the kernels of hopper_backward.py and hopper_wide.py."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c3b108928bb1ab9a
-#   text hash     1ec31e64bc20c08b
+#   content hash  6bf3c2a7b82008fd
+#   text hash     cb9ed89cdf12c84b
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  64dad968e47f343b
-#   text hash     507e242ccc9abf43
+#   content hash  a19619342853d44f
+#   text hash     0ae7eea63a93d501
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

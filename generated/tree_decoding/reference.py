@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7e70512c49ec6272
-#   text hash     bde9ac16603c40e0
+#   content hash  f771e4434d88a200
+#   text hash     bb4595b88bd57bc3
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4e2bd3aa9188b5b0
-#   text hash     9e70d020a3685206
+#   content hash  108a2b2a38862671
+#   text hash     69bbc4312da92a5b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Compares `attention` with `reference`: on a GPU if there is one, otherwise with small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d34dfd35c7b637ee
-#   text hash     c39bbb55f081c18e
+#   content hash  5ca978208e3ac3b1
+#   text hash     b3ce9001d58d095f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The tile shapes with which kernels are launched.
 

@@ -692,18 +692,16 @@ def test_contents_of_descriptors_are_those_of_triton(
         return (*rows, scale, torch.zeros(3))
 
     def sources(q: Any, out: Any, k: Any, *rest: Any) -> list[Any]:
-        tiles = (runtime.TensorDescriptor(x, [48 - i], [1], [16]) for i, x in enumerate((q, k)))
-        return [next(tiles), out.data_ptr(), next(tiles), rest[0], rest[1].data_ptr(), 7]
+        q_tiles, k_tiles = (runtime.TensorDescriptor(x, [48 - i], [1], [16]) for i, x in enumerate((q, k)))
+        return [q_tiles, out, k_tiles, *rest, 7]
 
     first, others = given(0.5), [given(0.25), given(0.125)]
     kept = [weakref.ref(x) for x in first if isinstance(x, torch.Tensor)]
-    again = runtime.repeated(
-        kernel, (3, 2, 1), [*sources(*first)[:1], first[1], *sources(*first)[2:4], first[4], 7], first
-    )
+    again = runtime.repeated(kernel, (3, 2, 1), sources(*first), first)
     for call in (*others, *others):
         kernel.notes.clear()
         again(call, 5)
-        kernel[3, 2, 1](*sources(*call), stream=5)
+        kernel[3, 2, 1](*(x.data_ptr() if torch.is_tensor(x) else x for x in sources(*call)), stream=5)
         ours, usual = map(without_told, kernel.notes)
         assert ours == usual
         assert call[0].data_ptr() in {x[0] for x in encoded[-2:]}

@@ -80,8 +80,12 @@ def anchor(name: object) -> str:
 def _with_parts(spec: Spec, masks: Sequence[MaskTerm], parts: Sequence[Input]) -> Spec:
     """The spec with parts of running sums, masks that read them, and terms that add anchors to single sums."""
     sums = {given.name for given in spec.inputs if given.scan}
-    shown = (MaskTerm(term.label, _absolute(_regrouped(term.keep, sums), sums)) for term in spec.masks)
-    scores = tuple(ScoreTerm(term.label, _absolute(_regrouped(term.score, sums), sums)) for term in spec.scores)
+
+    def whole(node: Node) -> Node:
+        return _absolute(_regrouped(node, sums), sums)
+
+    shown = (MaskTerm(term.label, whole(term.keep)) for term in spec.masks)
+    scores = tuple(ScoreTerm(term.label, whole(term.score)) for term in spec.scores)
     return dataclasses.replace(spec, masks=(*shown, *masks), scores=scores, inputs=(*spec.inputs, *parts))
 
 

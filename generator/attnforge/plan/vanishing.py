@@ -129,9 +129,9 @@ def _slope(p: SharedParameters) -> tuple[tuple[Statement, ...], tuple[Parameter,
     """The statements that compute by how much scores of a head fall from key to key, and the parameters they read."""
     terms, slope = p.analysis.by_query, slopes.falling(p.spec)
     assert slope
-    whole = any(node.type == "int" for node in slope.walk())
-    # the product of two integers could exceed 32 bits
-    fall = Statement("slope", f"{'1.0 * ' * whole}{terms.text(slope)}")
+    text = terms.text(slope)
+    # as the product of two integers could exceed 32 bits
+    fall = Statement("slope", f"1.0 * {text}" if any(node.type == "int" for node in slope.walk()) else text)
     loads = needed((*p.analysis.key_head, *terms.loads("program")), reads((fall,)))
     read = names(*(statement.value for statement in loads)) | reads((fall,))
     taken = tuple(parameter for parameter in p.given(terms) if parameter.name in read)
